@@ -22,9 +22,10 @@ from graphweave.dgl.block import DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
 from graphweave.graph import transform
-from graphweave.graph.arguments import Device, Etype, IdsByType
+from graphweave.graph.arguments import Device, IdsByType
 from graphweave.graph.graph import Graph
 from graphweave.graph.structure import Structure
+from graphweave.sampling.blocks import Fanout
 
 Sampler, BlockSampler = DGLSampler, DGLBlockSampler
 ClusterGCNSampler = subgraph_samplers.ClusterGCNSampler
@@ -47,7 +48,7 @@ class LayerSampler(DGLBlockSampler):
     """
 
     def __init__(
-        self, fanouts: Sequence[int | Mapping[Etype, int]], edge_dir: str = "in", prob: str | None = None, mask: str | None = None,
+        self, fanouts: Sequence[Fanout], edge_dir: str = "in", prob: str | None = None, mask: str | None = None,
         replace: bool = False, prefetch_node_feats: object = None, prefetch_labels: object = None,
         prefetch_edge_feats: object = None, output_device: Device | None = None, fused: bool = True,
     ) -> None:  # fmt: skip
@@ -90,7 +91,7 @@ class MultiLayerFullNeighborSampler(LayerSampler):
 class DGLEdgePredictionSampler(DGLSampler):
     """Made by `as_edge_prediction_sampler`, which says what the batches are."""
 
-    def __init__(self, sampler: DGLBlockSampler, **options: object) -> None:
+    def __init__(self, sampler: DGLBlockSampler, **options: Any) -> None:
         self.sampler, self.options = sampler, options
         self._made: tuple[Any, Any] | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,13 @@ from graphweave.graph.arguments import Device
 from graphweave.graph.convert_from import stacked_attribute
 from graphweave.graph.frame import Frame
 
+if TYPE_CHECKING:
+    import networkx
+    from scipy.sparse import spmatrix
+
 
 def from_scipy(
-    sp_mat: Any,
+    sp_mat: spmatrix,
     eweight_name: str | None = None,
     idtype: torch.dtype | None = None,
     device: Device | None = None,
@@ -34,7 +38,7 @@ def from_scipy(
 
 
 def bipartite_from_scipy(
-    sp_mat: Any, utype: str, etype: str, vtype: str, eweight_name: str | None = None,
+    sp_mat: spmatrix, utype: str, etype: str, vtype: str, eweight_name: str | None = None,
     idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A graph of one relation, with an edge from node r of `utype` to node c of `vtype` for each stored entry."""
@@ -46,7 +50,7 @@ def bipartite_from_scipy(
 
 
 def from_networkx(
-    nx_graph: Any, node_attrs: Sequence[str] | None = None, edge_attrs: Sequence[str] | None = None,
+    nx_graph: networkx.Graph, node_attrs: Sequence[str] | None = None, edge_attrs: Sequence[str] | None = None,
     edge_id_attr_name: str | None = None, idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A homogeneous graph. An undirected edge becomes two edges, and nodes are in the order of their sorted labels.
@@ -67,7 +71,7 @@ def from_networkx(
 
 
 def bipartite_from_networkx(
-    nx_graph: Any, utype: str, etype: str, vtype: str, u_attrs: Sequence[str] | None = None,
+    nx_graph: networkx.Graph, utype: str, etype: str, vtype: str, u_attrs: Sequence[str] | None = None,
     e_attrs: Sequence[str] | None = None, v_attrs: Sequence[str] | None = None, edge_id_attr_name: str | None = None,
     idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
@@ -103,7 +107,7 @@ def to_networkx(
     ntype_attr: str = "ntype",
     etype_attr: str = "etype",
     eid_attr: str = "id",
-) -> Any:
+) -> networkx.MultiDiGraph:
     """networkx.MultiDiGraph with the attribute `eid_attr` on edges, their numbers. DataError if g is not on the CPU.
 
     Rows of the fields named in `node_attrs` and `edge_attrs` become attributes. In a graph of several types nodes are
@@ -142,13 +146,13 @@ def _names(chosen: Any, data: Any, *types: object) -> list[str]:
     return [name for name in chosen or () if name in data]
 
 
-def _numbers_renamed(nx_graph: Any, name: str) -> object:
+def _numbers_renamed(nx_graph: networkx.Graph, name: str) -> object:
     for _, _, attributes in nx_graph.edges(data=True):
         attributes[name] = attributes.pop("id")
     return nx_graph
 
 
-def _directed(nx_graph: Any, number: str | None, attributes: Sequence[str] | None, where: str) -> object:
+def _directed(nx_graph: networkx.Graph, number: str | None, attributes: Sequence[str] | None, where: str) -> object:
     if nx_graph.is_directed():
         return nx_graph
     if number is not None or attributes:
@@ -159,7 +163,7 @@ def _directed(nx_graph: Any, number: str | None, attributes: Sequence[str] | Non
     return nx_graph.to_directed()
 
 
-def _numbered(directed: Any, name: str | None) -> list[tuple[object, object, dict[str, object]]]:
+def _numbered(directed: networkx.Graph, name: str | None) -> list[tuple[object, object, dict[str, object]]]:
     edges = list(directed.edges(data=True))
     if name is None:
         return edges

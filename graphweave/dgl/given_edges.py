@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +11,10 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.arguments import Device
+
+if TYPE_CHECKING:
+    import networkx
+    from scipy.sparse import coo_matrix
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -52,12 +56,12 @@ def given_edges(data: object, idtype: torch.dtype | None, device: Device | None)
     )
 
 
-def _of_matrix(coo: Any, idtype: torch.dtype, device: Device | None) -> GivenEdges:
+def _of_matrix(coo: coo_matrix, idtype: torch.dtype, device: Device | None) -> GivenEdges:
     rows, columns = coo.shape
     return GivenEdges(_index(coo.row, idtype, device), _index(coo.col, idtype, device), rows, columns)
 
 
-def _pair(src: object, dst: Any, idtype: torch.dtype | None, device: Device | None) -> GivenEdges:
+def _pair(src: object, dst: object, idtype: torch.dtype | None, device: Device | None) -> GivenEdges:
     given = [x.dtype for x in (src, dst) if isinstance(x, Tensor)]
     if idtype is None and len(set(given)) > 1:
         raise DataError(
@@ -93,7 +97,7 @@ def _formatted(form: str, arrays: Any, idtype: torch.dtype | None, device: Devic
     return GivenEdges(rows, indices, size, None) if form == "csr" else GivenEdges(indices, rows, None, size)
 
 
-def _of_networkx(graph: Any, idtype: torch.dtype, device: Device | None) -> GivenEdges:
+def _of_networkx(graph: networkx.Graph, idtype: torch.dtype, device: Device | None) -> GivenEdges:
     directed = graph if graph.is_directed() else graph.to_directed()
     place = {node: i for i, node in enumerate(sorted(graph.nodes))}
     ends = [place[edge[0]] for edge in directed.edges], [place[edge[1]] for edge in directed.edges]

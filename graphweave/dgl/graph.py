@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ from graphweave.graph.messaging import EdgeFunction, NodeFunction
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
+
+if TYPE_CHECKING:
+    import networkx
+    from scipy.sparse import spmatrix
 
 _FUNCTIONS = frozenset({
     "add_reverse_edges", "edge_type_subgraph", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph",
@@ -76,7 +80,7 @@ class DGLGraph(Graph):
 
     # Types
 
-    def metagraph(self) -> Any:
+    def metagraph(self) -> networkx.MultiDiGraph:
         """networkx.MultiDiGraph with a node for each node type that has a relation, and an edge with the key `name`
         for each relation."""
         return matrices.metagraph(self)
@@ -254,8 +258,8 @@ class DGLGraph(Graph):
             self.pull(nodes, message_func, reduce_func, apply_node_func, etype=etype)
 
     def prop_edges(
-        self, edges_generator: Iterable[object], message_func: EdgeFunction, reduce_func: NodeFunction, apply_node_func: NodeFunction | None = None,
-        etype: Etype | None = None,
+        self, edges_generator: Iterable[object], message_func: EdgeFunction, reduce_func: NodeFunction,
+        apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
     ) -> None:  # fmt: skip
         """`send_and_recv` for each of the groups of edges, one after the other."""
         for edges in edges_generator:
@@ -294,7 +298,7 @@ class DGLGraph(Graph):
 
     def adj_external(
         self, transpose: bool = False, ctx: Device = "cpu", scipy_fmt: str | None = None, etype: Etype | None = None
-    ) -> Any:
+    ) -> Tensor | spmatrix:
         """Like `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
         return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
 
@@ -334,7 +338,7 @@ class DGLGraph(Graph):
         out._formats, out._created = self._formats, self._created
         return out
 
-    def to(self, device: Device, **options: object) -> DGLGraph:
+    def to(self: D, device: Device, **options: object) -> D:
         """The graph with structure and fields on `device`."""
         return super().to(device)
 
@@ -387,6 +391,9 @@ class DGLGraph(Graph):
         return str([(src, dst, name) for src, name, dst in self.canonical_etypes])
 
 
-def on_device(graph: DGLGraph, device: Device | None) -> DGLGraph:
+D = TypeVar("D", bound=DGLGraph)
+
+
+def on_device(graph: D, device: Device | None) -> D:
     """The graph on `device`, or (None) where it is."""
     return graph if device is None else graph.to(device)

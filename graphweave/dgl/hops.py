@@ -132,12 +132,12 @@ def khop_out_subgraph(
 def _within(
     g: DGLGraph, nodes: object, k: int, *, inwards: bool, relabel: bool, store_ids: bool, device: Device | None
 ) -> Any:
-    single = not isinstance(nodes, Mapping)
-    if single and len(g.node_frames) > 1:
+    by_type = nodes if isinstance(nodes, Mapping) else None
+    if by_type is None and len(g.node_frames) > 1:
         raise DataError(
             f"the graph has the node types {', '.join(g.node_frames)}; expected a dict of type -> ids. Name them."
         )
-    given = {next(iter(g.node_frames)): nodes} if single else dict(nodes)
+    given = {next(iter(g.node_frames)): nodes} if by_type is None else dict(by_type)
     like, near = g.any_index(), {t: torch.zeros(n, dtype=torch.bool) for t, n in counts(g).items()}
     near = {t: x.to(g.device) for t, x in near.items()}
     seeds = {}
@@ -157,7 +157,7 @@ def _within(
     if not relabel:
         return out
     found = {t: (near[t].cumsum(0) - 1)[ids] for t, ids in seeds.items()}
-    return out, next(iter(found.values())) if single else found
+    return out, next(iter(found.values())) if by_type is None else found
 
 
 def one_relation(g: G, what: str) -> Relation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from graphweave.graph.arguments import Device, Etype
 from graphweave.graph.relation import Relation
 from graphweave.graph.structure import Structure
 
+if TYPE_CHECKING:
+    import networkx
+    from scipy.sparse import spmatrix
+
 
 def adj(g: Structure, etype: Etype | None, eweight_name: str | None) -> Tensor:
     r = g.relation(etype)
@@ -22,7 +26,9 @@ def adj(g: Structure, etype: Etype | None, eweight_name: str | None) -> Tensor:
     return _sparse(r.src, r.dst, values, (g.num_sources(r), g.num_destinations(r))).coalesce()
 
 
-def adj_external(g: Structure, transpose: bool, ctx: Device, scipy_fmt: str | None, etype: Etype | None) -> Any:
+def adj_external(
+    g: Structure, transpose: bool, ctx: Device, scipy_fmt: str | None, etype: Etype | None
+) -> Tensor | spmatrix:
     r = g.relation(etype)
     ends, shape = (r.src, r.dst), (g.num_sources(r), g.num_destinations(r))
     if transpose:
@@ -73,7 +79,7 @@ def inc(g: Structure, typestr: str, ctx: Device, etype: Etype | None) -> Tensor:
     )
 
 
-def metagraph(g: Structure) -> Any:
+def metagraph(g: Structure) -> networkx.MultiDiGraph:
     import networkx  # optional
 
     out = networkx.MultiDiGraph()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.base import dgl_warning
 from graphweave.dgl.construct import graph
 from graphweave.dgl.graph import DGLGraph
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 _DISTANCES = ("euclidean", "cosine")
 
@@ -111,7 +114,7 @@ def _segments(points: np.ndarray, segs: Sequence[int]) -> Iterator[tuple[int, np
         begin += count
 
 
-def _tree(points: np.ndarray) -> Any:
+def _tree(points: np.ndarray) -> cKDTree:
     from scipy.spatial import cKDTree  # SciPy takes long to load
 
     return cKDTree(points)

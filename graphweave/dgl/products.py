@@ -52,7 +52,7 @@ def adj_sum_graph(graphs: Sequence[DGLGraph], weight_name: str) -> DGLGraph:
 
 def _weighted(
     src: Tensor, dst: Tensor, weight: Tensor, ntypes: tuple[str, str], sizes: tuple[int, int], name: str, etype: str
-) -> object:
+) -> DGLGraph:
     u, v, place = distinct_edges(src, dst, sizes[1])
     out = heterograph({(ntypes[0], etype, ntypes[1]): (u, v)}, dict(zip(ntypes, sizes, strict=True)))
     out.edata[name] = weight.new_zeros(len(u)).index_add(0, place, weight)

@@ -20,6 +20,7 @@ from graphweave.dgl.walks import node2vec_random_walk, pack_traces, random_walk
 from graphweave.graph.arguments import Device, Etype
 from graphweave.graph.frame import EID
 from graphweave.graph.relation import CanonicalEtype
+from graphweave.sampling.blocks import Fanout
 
 __all__ = [
     "PinSAGESampler", "RandomWalkNeighborSampler", "global_uniform_negative_sampling", "node2vec_random_walk",
@@ -31,7 +32,7 @@ _ENOUGH = 1.3
 
 
 def sample_neighbors(
-    g: DGLGraph, nodes: object, fanout: int | Mapping[Etype, int], edge_dir: str = "in", prob: str | None = None, replace: bool = False,
+    g: DGLGraph, nodes: object, fanout: Fanout, edge_dir: str = "in", prob: str | None = None, replace: bool = False,
     copy_ndata: bool = True, copy_edata: bool = True, exclude_edges: object = None, output_device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """All nodes of `g`, with the incoming edges ("out": the outgoing) that each of `nodes` draws; '_ID' of an edge is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +18,10 @@ from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, 
 from graphweave.dgl.sampling import edges_of, sample_neighbors
 from graphweave.dgl.to_block import to_block
 from graphweave.dgl.walks import random_walk
-from graphweave.graph.arguments import Device, Etype, IdsByType
+from graphweave.graph.arguments import Device, IdsByType
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.relation import CanonicalEtype
+from graphweave.sampling.blocks import Fanout
 
 
 class ClusterGCNSampler(DGLSampler):
@@ -60,7 +62,7 @@ class DegreeSAINTSampler(DGLSampler):
     """
 
     def __init__(
-        self, mode: str, budget: int | tuple[int, int], cache: bool = True, prefetch_ndata: object = None, prefetch_edata: object = None,
+        self, mode: str, budget: Any, cache: bool = True, prefetch_ndata: object = None, prefetch_edata: object = None,
         output_device: Device | None = "cpu",
     ) -> None:  # fmt: skip
         if mode not in ("node", "edge", "walk"):
@@ -104,7 +106,7 @@ class ShaDowKHopSampler(DGLSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int | Mapping[Etype, int]],
+        fanouts: Sequence[Fanout],
         replace: bool = False,
         prob: str | None = None,
         prefetch_node_feats: object = None,
@@ -113,9 +115,7 @@ class ShaDowKHopSampler(DGLSampler):
     ) -> None:
         self.fanouts, self.replace, self.prob, self.output_device = list(fanouts), replace, prob, output_device
 
-    def sample(
-        self, g: DGLGraph, seed_nodes: object, exclude_eids: object = None
-    ) -> tuple[IdsByType, object, DGLGraph]:
+    def sample(self, g: DGLGraph, seed_nodes: object, exclude_eids: object = None) -> tuple[object, object, DGLGraph]:
         """(nodes of the subgraph, `seed_nodes`, subgraph). `exclude_eids`: edges that are not drawn, and that the
         subgraph does not have."""
         nodes = seed_nodes
@@ -143,7 +143,7 @@ class LaborSampler(DGLBlockSampler):
     """
 
     def __init__(
-        self, fanouts: Sequence[int | Mapping[Etype, int]], edge_dir: str = "in", prob: str | None = None, importance_sampling: int = 0,
+        self, fanouts: Sequence[Fanout], edge_dir: str = "in", prob: str | None = None, importance_sampling: int = 0,
         layer_dependency: bool = False, batch_dependency: int = 1, prefetch_node_feats: object = None,
         prefetch_labels: object = None, prefetch_edge_feats: object = None, output_device: Device | None = None,
     ) -> None:  # fmt: skip
@@ -160,7 +160,7 @@ class LaborSampler(DGLBlockSampler):
 
     def sample_blocks(
         self, g: DGLGraph, seed_nodes: object, exclude_eids: object = None
-    ) -> tuple[IdsByType, IdsByType, list[DGLBlock]]:
+    ) -> tuple[object, object, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
         has."""
         excluded = {} if exclude_eids is None else _by_relation(g, exclude_eids)
@@ -182,7 +182,7 @@ class LaborSampler(DGLBlockSampler):
 def _smallest_sources(
     g: DGLGraph,
     seeds: IdsByType,
-    fanout: int | Mapping[Etype, int],
+    fanout: Fanout,
     key: int,
     excluded: Mapping[CanonicalEtype, Tensor],
 ) -> DGLGraph:

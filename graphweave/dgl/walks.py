@@ -14,8 +14,8 @@ from graphweave.graph.arguments import Etype
 
 
 def random_walk(
-    g: DGLGraph, nodes: object, *, metapath: Sequence[Etype] | None = None, length: int | None = None, prob: str | None = None,
-    restart_prob: float | None = None, return_eids: bool = False,
+    g: DGLGraph, nodes: object, *, metapath: Sequence[Etype] | None = None, length: int | None = None,
+    prob: str | None = None, restart_prob: float | None = None, return_eids: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """(traces [starts, steps + 1], types [steps + 1]), int64: the nodes of a walk along outgoing edges from each of
     `nodes`, -1 after its end, and the node type of each column. With `return_eids`, (traces, edges [starts, steps],

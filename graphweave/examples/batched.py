@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.ranks import ALONE, Ranks
 from graphweave.examples.training import History, Predictions, TrainingJob, TrainingWay
@@ -178,7 +179,7 @@ class BatchTraining(TrainingWay, Generic[Batch]):
     def test(self) -> dict[str, float]:
         return {f"test {name}": value for name, value in self._measured("test").items()}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """The state that every training keeps. Within an epoch, the generator's state is that at its beginning, and the
         steps since then are counted."""
         state = super().state()
@@ -187,7 +188,7 @@ class BatchTraining(TrainingWay, Generic[Batch]):
         (loss,) = self.ranks.sum(self._loss_so_far)
         return state | {"steps": self._done, "loss": loss}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: JsonObject) -> None:
         super().restore(state)
         self._done, self._loss_so_far = state["steps"], state["loss"] if self.ranks.first else 0.0
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.distributed import snapshots
 from graphweave.distributed.ranks import ALONE, Ranks
 from graphweave.examples.training import TrainingJob, TrainingWay
@@ -76,7 +77,7 @@ def resume(folder: Path, job: TrainingJob, data_name: str, ways: Sequence[Traini
     return done
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: Path) -> JsonObject:
     if folder.is_file():
         raise DataError(f"{folder} is a file, but a checkpoint is a folder. Delete it, or name another.")
     known = snapshots.numbers(folder)
@@ -88,7 +89,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _fixed(job: TrainingJob) -> dict[str, Any]:
+def _fixed(job: TrainingJob) -> JsonObject:
     """The options that a continued training has to share. Sequences are lists, as they are read back."""
     options = asdict(replace(job, epochs=0, threads=None))
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}

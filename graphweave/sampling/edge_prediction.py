@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph.arguments import ByRelation, Etype, IdsByType
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.graph import Graph
@@ -17,6 +18,11 @@ from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.sampling.hops import checked_nodes
 from graphweave.sampling.negatives import NegativeSampler
 from graphweave.sampling.node_table import NodeTable
+
+DrawsPairs = Callable[[Graph, Any], Any]
+"""A function of the graph and a batch's edges, which returns (sources, destinations), or relation -> these."""
+
+Negatives = DrawsPairs | Mapping[CanonicalEtype, NegativeSampler] | None
 
 Ends = dict[CanonicalEtype, tuple[Tensor, Tensor]]
 """Relation -> sources and destinations, int64 [pairs] each."""
@@ -33,7 +39,7 @@ class NodeSampler(Protocol):
 
     def sample(
         self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: object = None
-    ) -> tuple[Any, Any, list[Graph]]:
+    ) -> tuple[IdsByType, IdsByType, Sequence[Graph]]:
         """(input nodes, output nodes, blocks) of type -> distinct nodes; no block has the edges `exclude`."""
 
 
@@ -41,7 +47,13 @@ class EdgePredictionSampler:
     """Made by `as_edge_prediction_sampler`, which says what the batches are."""
 
     def __init__(
-        self, sampler: NodeSampler, exclude: object, reverse_eids: Any, reverse_etypes: Any, negatives: Any, k: int
+        self,
+        sampler: NodeSampler,
+        exclude: object,
+        reverse_eids: Mapping[CanonicalEtype, Tensor],
+        reverse_etypes: Mapping[CanonicalEtype, CanonicalEtype],
+        negatives: Negatives,
+        k: int,
     ) -> None:
         self.graph = sampler.graph
         self._sampler, self._exclude, self._negatives, self._k = sampler, exclude, negatives, k
@@ -54,7 +66,7 @@ class EdgePredictionSampler:
         graph = self.graph
         chosen = self._chosen(edges)
         ends: Ends = {key: self._ends(key, ids) for key, ids in chosen.items()}
-        negative = None if self._negatives is None else self._negative(edges, chosen, ends, epoch)
+        negative = self._negative(edges, chosen, ends, epoch)
         tables = {
             t: NodeTable(graph.num_nodes(t), torch.empty(0, dtype=torch.int64, device="cpu"), None, 0)
             for t in graph.ntypes
@@ -83,7 +95,7 @@ class EdgePredictionSampler:
         relation = self.graph.relation(key)
         return relation.src[ids].long(), relation.dst[ids].long()
 
-    def _excluded(self, edges: object, chosen: dict[CanonicalEtype, Tensor]) -> Any:
+    def _excluded(self, edges: object, chosen: dict[CanonicalEtype, Tensor]) -> object:
         if self._exclude is None:
             return None
         if callable(self._exclude):
@@ -98,7 +110,9 @@ class EdgePredictionSampler:
                 parts.setdefault(self._reverse_etypes[key], []).append(ids)
         return {key: torch.cat(ids) for key, ids in parts.items()}
 
-    def _negative(self, edges: object, chosen: dict[CanonicalEtype, Tensor], ends: Ends, epoch: int) -> Ends:
+    def _negative(self, edges: object, chosen: dict[CanonicalEtype, Tensor], ends: Ends, epoch: int) -> Ends | None:
+        if self._negatives is None:
+            return None
         if callable(self._negatives):
             given = self._negatives(self.graph, edges)
             if not isinstance(given, Mapping):
@@ -133,9 +147,9 @@ class EdgePredictionSampler:
 def as_edge_prediction_sampler(
     sampler: NodeSampler,
     exclude: str | Callable[[object], object] | None = None,
-    reverse_eids: Tensor | Mapping[Any, Tensor] | None = None,
-    reverse_etypes: Mapping[Any, Any] | None = None,
-    negative_sampler: Any = None,
+    reverse_eids: Tensor | ByRelation[Tensor] | None = None,
+    reverse_etypes: ByRelation[Etype] | None = None,
+    negative_sampler: NegativeSampler | ByRelation[NegativeSampler] | DrawsPairs | None = None,
     num_negatives: int = 1,
 ) -> EdgePredictionSampler:
     """A sampler of edges for a `DataLoader` whose indices are edges, with the semantics of the function of this name in

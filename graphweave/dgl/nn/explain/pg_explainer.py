@@ -173,7 +173,7 @@ class PGExplainer(nn.Module):
     def _row(self, graph: DGLGraph, ntype: str, row: int) -> int:
         return row
 
-    def _in_order(self, graphs: list[object], ends: list[Tensor]) -> Tensor:
+    def _in_order(self, graphs: list[DGLGraph], ends: list[Tensor]) -> Tensor:
         return torch.cat(ends)
 
     def _of_relations(self, graph: DGLGraph, mask: Tensor) -> Any:
