@@ -6,22 +6,25 @@ and which queries are refused.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from graphweave.core.errors import DataError
-from graphweave.graph.graph import Graph
+
+if TYPE_CHECKING:
+    from graphweave.dgl.graph import DGLGraph  # which imports this module
 
 FORMATS: tuple[str, ...] = ("coo", "csr", "csc")
 
 
-def created(g: Any) -> dict[str, list[str]]:
+def created(g: DGLGraph) -> dict[str, list[str]]:
     return {
         "created": [name for name in FORMATS if name in g._created],
         "not created": [name for name in FORMATS if name in g._formats and name not in g._created],
     }
 
 
-def restricted(g: Any, chosen: Any) -> Graph:
+def restricted(g: DGLGraph, chosen: str | Iterable[str]) -> DGLGraph:
     names = [chosen] if isinstance(chosen, str) else list(chosen)
     wrong = [name for name in names if name not in FORMATS]
     if wrong or not names:
@@ -33,7 +36,7 @@ def restricted(g: Any, chosen: Any) -> Graph:
     return out
 
 
-def create(g: Any) -> None:
+def create(g: DGLGraph) -> None:
     for name in g._formats:
         if name != "coo":
             for key in g.relations:
@@ -41,7 +44,7 @@ def create(g: Any) -> None:
     g._created = g._formats
 
 
-def require(g: Any, wanted: tuple[str, ...], who: str) -> None:
+def require(g: DGLGraph, wanted: tuple[str, ...], who: str) -> None:
     """DataError if the graph was restricted to formats among which is none of `wanted`."""
     if not set(wanted) & set(g._formats):
         raise DataError(

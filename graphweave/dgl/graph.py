@@ -315,7 +315,7 @@ class DGLGraph(Graph):
 
     # Formats
 
-    def formats(self, formats_: object = None) -> Any:
+    def formats(self, formats_: str | Iterable[str] | None = None) -> Any:
         """Which formats exist already and which do not (None), or a graph that has only the given ones."""
         return formats.created(self) if formats_ is None else formats.restricted(self, formats_)
 
