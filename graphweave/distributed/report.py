@@ -92,5 +92,5 @@ def _step(cost: StepCost) -> dict[str, float]:
     }
 
 
-def _spread(values: list[Any]) -> JsonObject:
+def _spread(values: list[int]) -> JsonObject:
     return {"min": min(values), "mean": sum(values) / len(values), "max": max(values), "each": values}

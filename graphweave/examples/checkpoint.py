@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -95,7 +94,7 @@ def _fixed(job: TrainingJob) -> JsonObject:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def _difference(there: Any, here: Any) -> str:
+def _difference(there: object, here: object) -> str:
     """The values in the checkpoint and those that were given; of options those that differ."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         names = [name for name in here if there.get(name) != here[name]]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.arguments import Etype
+from graphweave.graph.arguments import ByRelation, Etype
 from graphweave.graph.frame import Frame
 from graphweave.graph.structure import Structure
 from graphweave.udf import run
@@ -76,7 +76,7 @@ def _extreme(values: Sequence[Tensor], largest: bool, arrived: Sequence[Tensor |
 
 def update_all(
     graph: Structure, message_func: EdgeFunction, reduce_func: NodeFunction,
-    apply_node_func: NodeFunction | None = None, etype: Any = None,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
 ) -> None:  # fmt: skip
     """Send messages along all edges of a relation, reduce them at their destinations, then call `apply_node_func`.
 
@@ -94,7 +94,7 @@ def update_all(
 
 
 def multi_update_all(
-    graph: Structure, etype_dict: Mapping[Any, Sequence[Any]], cross_reducer: CrossReducer,
+    graph: Structure, etype_dict: ByRelation[Sequence[Any]], cross_reducer: CrossReducer,
     apply_node_func: NodeFunction | None = None,
 ) -> None:  # fmt: skip
     """`update_all` for several relations. `cross_reducer` combines what a node type gets in the same field.
@@ -127,7 +127,7 @@ def _is_extreme(reduce_func: NodeFunction) -> bool:
 
 def send_and_recv(
     graph: Structure, edges: object, message_func: EdgeFunction, reduce_func: NodeFunction,
-    apply_node_func: NodeFunction | None = None, etype: Any = None,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
 ) -> None:  # fmt: skip
     """`update_all` along the given edges only: numbers [k], or a pair (sources, destinations).
 
@@ -141,7 +141,7 @@ def send_and_recv(
 
 def pull(
     graph: Structure, v: object, message_func: EdgeFunction, reduce_func: NodeFunction,
-    apply_node_func: NodeFunction | None = None, etype: Any = None,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
 ) -> None:  # fmt: skip
     """`update_all` along all edges that end in the nodes `v` [k]. Other nodes keep their values."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
@@ -152,7 +152,7 @@ def pull(
 
 def push(
     graph: Structure, u: object, message_func: EdgeFunction, reduce_func: NodeFunction,
-    apply_node_func: NodeFunction | None = None, etype: Any = None,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
 ) -> None:  # fmt: skip
     """`send_and_recv` along all edges that start in the nodes `u` [k]."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
@@ -228,7 +228,7 @@ def _edge_numbers(graph: Structure, edges: object, etype: Etype | None) -> Tenso
 
 def _update_rows(
     graph: Structure, ends: RelationEdges, rows: Tensor, message: EdgeFunction, reduce: NodeFunction,
-    apply: NodeFunction | None, etype: Any,
+    apply: NodeFunction | None, etype: Etype | None,
 ) -> None:  # fmt: skip
     """`update_all` along `ends`. Only the destinations where `rows` [destinations] (bool) is true are written."""
     frames = _around(graph, etype)

@@ -55,17 +55,17 @@ def max_nodes(graph: Graph, feat: str, weight: str | None = None, *, ntype: str 
     return readout_nodes(graph, feat, weight, op="max", ntype=ntype)
 
 
-def sum_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+def sum_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Etype | None = None) -> Tensor:
     """`readout_edges` with op sum."""
     return readout_edges(graph, feat, weight, op="sum", etype=etype)
 
 
-def mean_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+def mean_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Etype | None = None) -> Tensor:
     """`readout_edges` with op mean."""
     return readout_edges(graph, feat, weight, op="mean", etype=etype)
 
 
-def max_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+def max_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Etype | None = None) -> Tensor:
     """`readout_edges` with op max."""
     return readout_edges(graph, feat, weight, op="max", etype=etype)
 
@@ -85,7 +85,7 @@ def broadcast_nodes(graph: Graph, graph_feat: Tensor, *, ntype: str | None = Non
     return _broadcast(graph_feat, nodes_to_graphs(graph, ntype))
 
 
-def broadcast_edges(graph: Graph, graph_feat: Tensor, *, etype: Any = None) -> Tensor:
+def broadcast_edges(graph: Graph, graph_feat: Tensor, *, etype: Etype | None = None) -> Tensor:
     """out[e] = graph_feat[graph of e]. [graphs, ...] -> [edges, ...]."""
     return _broadcast(graph_feat, edges_to_graphs(graph, etype))
 

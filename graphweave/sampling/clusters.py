@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from graphweave.core.errors import DataError
 from graphweave.core.whole_file import written_whole
+from graphweave.graph.graph import Graph
 from graphweave.sampling.hops import checked_nodes, checked_seed, folded
 from graphweave.sampling.induced import Whole, whole
 from graphweave.sampling.partition import found_clusters
@@ -51,7 +53,7 @@ class ClusterSampler:
 
     def __init__(
         self,
-        graph: Any,
+        graph: Graph | Data,
         num_clusters: int,
         *,
         method: str | None = None,

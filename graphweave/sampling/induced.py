@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from graphweave.core.errors import DataError
 from graphweave.graph.assemble import assemble
@@ -135,7 +136,9 @@ def whole(data: Graph) -> Whole:
     return Whole(data, src, dst, num_nodes, grouped, Numbering(num_nodes))
 
 
-def _graph_part(graph: Graph, nodes: Tensor, edges: HopEdges, node_fields: Any, edge_fields: Any) -> Graph:
+def _graph_part(
+    graph: Graph, nodes: Tensor, edges: HopEdges, node_fields: Mapping[str, Tensor], edge_fields: Mapping[str, Tensor]
+) -> Graph:
     (ntype,), (key,) = graph.ntypes, graph.canonical_etypes
     kept, chosen = nodes.to(graph.idtype), edges.edge.to(graph.idtype)
     relation = Relation(*key, edges.src.to(graph.idtype), edges.dst.to(graph.idtype))
@@ -144,7 +147,9 @@ def _graph_part(graph: Graph, nodes: Tensor, edges: HopEdges, node_fields: Any, 
     return assemble(Graph, {ntype: nodes.numel()}, {key: relation}, {ntype: ndata}, {key: edata})
 
 
-def _data_part(data: Any, nodes: Tensor, edges: HopEdges, node_fields: Any, edge_fields: Any) -> object:
+def _data_part(
+    data: Data, nodes: Tensor, edges: HopEdges, node_fields: Mapping[str, Tensor], edge_fields: Mapping[str, Tensor]
+) -> object:
     out = copy.copy(data)
     for name, value in data.items():
         if name in ("edge_index", "num_nodes"):

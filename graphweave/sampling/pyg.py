@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
@@ -20,6 +22,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from graphweave.core.errors import DataError
 from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
+from graphweave.graph.arguments import IdsByType
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
 from graphweave.sampling.hops import HopEdges, NeighborBatch, Strategy, batch_key, folded, hop_sampler
@@ -122,11 +125,10 @@ class NeighborSampler(BaseSampler):
     def _directed(self, out: SamplerOutput | HeteroSamplerOutput) -> SamplerOutput | HeteroSamplerOutput:
         return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
 
-    def _sample(self, seed: Any, seed_time: Any = None) -> SamplerOutput | HeteroSamplerOutput:
-        seeds = seed if self.is_hetero else {HOMOGENEOUS_NTYPE: seed}
-        times = seed_time if self.is_hetero or seed_time is None else {HOMOGENEOUS_NTYPE: seed_time}
+    def _sample(self, seed: IdsByType, seed_time: IdsByType | None = None) -> SamplerOutput | HeteroSamplerOutput:
+        seeds, times = _by_type(seed), None if seed_time is None else _by_type(seed_time)
         if times is None and self.node_time is not None:
-            of = self.node_time if self.is_hetero else {HOMOGENEOUS_NTYPE: self.node_time}
+            of = _by_type(self.node_time)
             times = {t: of[t][nodes] for t, nodes in seeds.items() if t in of}
         batch = self._sampler.sample(seeds, times, int(self._epoch))
         return _hetero_output(batch) if self.is_hetero else _output(batch)
@@ -158,7 +160,11 @@ class KeyedNegatives(NegativeSampling):
         return found
 
 
-def num_nodes_of(store: Any, what: str) -> int:
+def _by_type(ids: IdsByType) -> Mapping[str, Tensor]:
+    return ids if isinstance(ids, Mapping) else {HOMOGENEOUS_NTYPE: ids}
+
+
+def num_nodes_of(store: BaseStorage, what: str) -> int:
     """The number of nodes of a store of PyG's, which messages call `what`. DataError if it is not known."""
     found = store.num_nodes
     if found is None:
@@ -181,7 +187,10 @@ def _fanouts(given: Any, relations: list[CanonicalEtype], hetero: bool) -> dict[
 
 
 def relations_of(
-    data: Any, edge_times: dict[CanonicalEtype, Tensor], node_times: Any, weight_attr: str | None
+    data: Data | HeteroData,
+    edge_times: dict[CanonicalEtype, Tensor],
+    node_times: IdsByType | None,
+    weight_attr: str | None,
 ) -> dict[CanonicalEtype, Adjacency]:
     """The edges of each edge type, with `weight_attr` as weights where they have it and the times given. DataError for
     data that cannot be sampled."""
@@ -197,7 +206,7 @@ def relations_of(
             raise DataError(f"{what}: expected an edge_index (got {', '.join(store.keys()) or 'nothing'}). Set it.")
         ends = store.edge_index
         src_store, dst_store = (data[key[0]], data[key[2]]) if hetero else (data, data)
-        times = node_times.get(key[0]) if isinstance(node_times, dict) else node_times
+        times = node_times.get(key[0]) if isinstance(node_times, Mapping) else node_times
         made[key] = adjacency(
             ends[0], ends[1], num_nodes_of(src_store, what), num_nodes_of(dst_store, what), what=what,
             weights=store[weight_attr] if key in weighted else None, edge_times=edge_times.get(key), node_times=times,
@@ -205,7 +214,7 @@ def relations_of(
     return made
 
 
-def _times(data: Any, attr: str | None) -> tuple[Any, dict[CanonicalEtype, Tensor]]:
+def _times(data: Data | HeteroData, attr: str | None) -> tuple[IdsByType | None, dict[CanonicalEtype, Tensor]]:
     """Times of nodes, by type for `HeteroData`, and of edges."""
     if attr is None:
         return None, {}

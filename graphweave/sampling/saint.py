@@ -6,9 +6,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from graphweave.core.errors import DataError
 from graphweave.graph.build import graph as graph_of
+from graphweave.graph.graph import Graph
 from graphweave.sampling.hops import allocated, batch_key, checked_seed, folded
 from graphweave.sampling.induced import Whole, edges_between, whole
 from graphweave.sampling.undirected import check_pairs
@@ -47,7 +49,7 @@ class SAINTSampler:
 
     def __init__(
         self,
-        graph: Any,
+        graph: Graph | Data,
         mode: Mode,
         budget: int | tuple[int, int],
         *,
