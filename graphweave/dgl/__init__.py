@@ -19,6 +19,7 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
     "block": ("DGLBlock", "block_to_graph", "create_block"),
     "by_type": ("compact_graphs", "edge_type_subgraph", "node_type_subgraph"),
     "casts": ("to_bfloat16", "to_cugraph", "to_double", "to_float", "to_half"),
+    "changed": ("add_edges", "add_nodes", "remove_edges", "remove_nodes"),
     "construct": ("graph", "heterograph", "rand_bipartite", "rand_graph"),
     "distances": ("double_radius_node_labeling", "shortest_dist"),
     "distinct": ("add_reverse_edges", "to_simple", "to_simple_graph"),
@@ -34,7 +35,6 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
         "khop_adj", "khop_graph", "khop_in_subgraph", "khop_out_subgraph", "line_graph", "metapath_reachable_graph",
     ),
     "merge": ("merge",),
-    "mutate": ("add_edges", "add_nodes", "remove_edges", "remove_nodes"),
     "near": ("knn_graph", "radius_graph", "segmented_knn_graph"),
     "ops": ("edge_softmax", "copy_u", "copy_v", *(
         f"{x}_{op}_{y}" for op in ("add", "sub", "mul", "div", "dot") for x in "uev" for y in "uev" if x != y

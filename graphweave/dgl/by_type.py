@@ -12,7 +12,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph, on_device
 from graphweave.graph import query, transform
-from graphweave.graph.arguments import Device, Etype
+from graphweave.graph.argument_types import Device, Etype
 from graphweave.graph.assemble import counts
 from graphweave.graph.frame import NID
 

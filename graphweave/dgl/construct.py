@@ -10,7 +10,7 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.given_edges import given_edges
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import build
-from graphweave.graph.arguments import Device
+from graphweave.graph.argument_types import Device
 from graphweave.graph.relation import CanonicalEtype
 
 

@@ -22,7 +22,7 @@ from graphweave.dgl.block import DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
 from graphweave.graph import transform
-from graphweave.graph.arguments import Device, IdsByType
+from graphweave.graph.argument_types import Device, IdsByType
 from graphweave.graph.graph import Graph
 from graphweave.graph.structure import Structure
 from graphweave.sampling.blocks import Fanout

@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.dgl.construct import graph, heterograph
 from graphweave.dgl.graph import DGLGraph
-from graphweave.graph.arguments import Device
+from graphweave.graph.argument_types import Device
 from graphweave.graph.convert_from import stacked_attribute
 from graphweave.graph.frame import Frame
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.arguments import Device
+from graphweave.graph.argument_types import Device
 
 if TYPE_CHECKING:
     import networkx

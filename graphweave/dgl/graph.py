@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.dgl import formats, matrices, messages, mutate, select, slices
+from graphweave.dgl import matrices, messages, mutate, select, slices
+from graphweave.dgl.formats import FormattedGraph
 from graphweave.dgl.given_edges import given_edges
 from graphweave.graph import build, query, transform
-from graphweave.graph.arguments import Device, Etype
+from graphweave.graph.argument_types import Device, Etype
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
 from graphweave.graph.messaging import EdgeFunction, NodeFunction
@@ -44,7 +45,7 @@ class Scheme(NamedTuple):
     dtype: torch.dtype
 
 
-class DGLGraph(Graph):
+class DGLGraph(FormattedGraph):
     """A `graphweave.Graph` with the rest of DGL's methods. What changes its structure replaces its relations."""
 
     is_block = False
@@ -64,8 +65,6 @@ class DGLGraph(Graph):
             made = build.graph((edges.src, edges.dst), edges.num_src)
             relations, node_frames, edge_frames = made.relations, made.node_frames, made.edge_frames
         super().__init__(relations, node_frames, edge_frames or {}, batch)
-        self._formats = formats.FORMATS
-        self._created: tuple[str, ...] = ("coo",)
 
     @classmethod
     def like(cls, graph: Structure) -> DGLGraph:
@@ -138,12 +137,12 @@ class DGLGraph(Graph):
 
     def in_degrees(self, v: object = query.ALL, etype: Etype | None = None) -> Any:
         """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
-        formats.require(self, ("coo", "csc"), "in_degrees")
+        self.require_format(("coo", "csc"), "in_degrees")
         return super().in_degrees(v, etype)
 
     def out_degrees(self, u: object = query.ALL, etype: Etype | None = None) -> Any:
         """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
-        formats.require(self, ("coo", "csr"), "out_degrees")
+        self.require_format(("coo", "csr"), "out_degrees")
         return super().out_degrees(u, etype)
 
     def __getitem__(self, etype: object) -> DGLGraph:
@@ -154,7 +153,7 @@ class DGLGraph(Graph):
     # Structure that changes
 
     def add_nodes(self, num: int, data: Mapping[str, Tensor] | None = None, ntype: str | None = None) -> None:
-        """`num` further nodes after the nodes of `ntype`, with the fields `data` [num, ...]; see `mutate.add_nodes`."""
+        """`num` further nodes of `ntype` after its others, with the fields `data` [num, ...]; see `changed.add_nodes`."""
         self._become(mutate.with_nodes(self, num, data, ntype))
 
     def add_edges(
@@ -313,16 +312,6 @@ class DGLGraph(Graph):
 
     incidence_matrix = inc
 
-    # Formats
-
-    def formats(self, formats_: str | Iterable[str] | None = None) -> Any:
-        """Which formats exist already and which do not (None), or a graph that has only the given ones."""
-        return formats.created(self) if formats_ is None else formats.restricted(self, formats_)
-
-    def create_formats_(self) -> None:
-        """Build the formats that the graph may have, so that no call needs to do so later."""
-        formats.create(self)
-
     # Graphs made from this one
 
     def astype(self, idtype: torch.dtype) -> DGLGraph:
@@ -332,11 +321,6 @@ class DGLGraph(Graph):
     def clone(self) -> DGLGraph:
         """A graph with the same structure and fields; changes of one do not change the other."""
         return self.local_var()
-
-    def local_var(self) -> DGLGraph:
-        out = super().local_var()
-        out._formats, out._created = self._formats, self._created
-        return out
 
     def to(self: D, device: Device, **options: object) -> D:
         """The graph with structure and fields on `device`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graphweave.graph.arguments import Device
+from graphweave.graph.argument_types import Device
 
 __all__ = ["base_initializer", "zero_initializer"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.arguments import Device, Etype
+from graphweave.graph.argument_types import Device, Etype
 from graphweave.graph.relation import Relation
 from graphweave.graph.structure import Structure
 

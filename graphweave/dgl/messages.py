@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging, query
-from graphweave.graph.arguments import Etype
+from graphweave.graph.argument_types import Etype
 from graphweave.graph.messaging import EdgeFunction, NodeFunction
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure

@@ -17,7 +17,7 @@ from graphweave.core.edge_functions import OPERATIONS
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import messaging, query, transform
-from graphweave.graph.arguments import Etype
+from graphweave.graph.argument_types import Etype
 from graphweave.graph.readout import owners, reduced
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.softmax import edge_softmax as softmax_of_edges

@@ -10,7 +10,7 @@ import torch
 from graphweave.dgl.block import DST, DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import transform
-from graphweave.graph.arguments import Device, IdsByType
+from graphweave.graph.argument_types import Device, IdsByType
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.graph import Graph
 

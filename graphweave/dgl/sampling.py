@@ -17,7 +17,7 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import to_simple
 from graphweave.dgl.graph import DGLGraph, on_device
 from graphweave.dgl.walks import node2vec_random_walk, pack_traces, random_walk
-from graphweave.graph.arguments import Device, Etype
+from graphweave.graph.argument_types import Device, Etype
 from graphweave.graph.frame import EID
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.blocks import Fanout

@@ -11,14 +11,14 @@ from torch import Tensor
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl.block import DGLBlock
+from graphweave.dgl.changed import remove_edges
 from graphweave.dgl.graph import DGLGraph, on_device
-from graphweave.dgl.mutate import remove_edges
 from graphweave.dgl.random import choice
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
 from graphweave.dgl.sampling import edges_of, sample_neighbors
 from graphweave.dgl.to_block import to_block
 from graphweave.dgl.walks import random_walk
-from graphweave.graph.arguments import Device, IdsByType
+from graphweave.graph.argument_types import Device, IdsByType
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.blocks import Fanout

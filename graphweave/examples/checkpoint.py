@@ -20,7 +20,7 @@ _FORMAT = 2
 def save(folder: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay], ranks: Ranks = ALONE) -> None:
     """Write what continues `ways` after the epochs and steps that they have done. Collective. The folder has a whole
     checkpoint at any time, once it has one (`distributed/snapshots.py`)."""
-    content = {
+    content: JsonObject = {
         "format": _FORMAT,
         "job": _fixed(job),
         "data": data_name,

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.core.ranges import range_error
-from graphweave.graph.arguments import Device
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import assemble
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import CanonicalEtype, Relation

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.arguments import ByRelation, Etype
+from graphweave.graph.argument_types import ByRelation, Etype
 from graphweave.graph.frame import Frame
 from graphweave.graph.structure import Structure
 from graphweave.udf import run

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.arguments import Etype
+from graphweave.graph.argument_types import Etype
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import softmax

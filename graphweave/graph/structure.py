@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.arguments import Etype
+from graphweave.graph.argument_types import Etype
 from graphweave.graph.frame import Frame, TypedFrames, described_fields
 from graphweave.graph.relation import CanonicalEtype, Relation
 

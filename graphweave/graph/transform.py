@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.arguments import Device, Etype
+from graphweave.graph.argument_types import Device, Etype
 from graphweave.graph.assemble import Counts, assemble, counts
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.arguments import Etype
+from graphweave.graph.argument_types import Etype
 from graphweave.graph.frame import Frame
 from graphweave.graph.structure import Form, Structure
 

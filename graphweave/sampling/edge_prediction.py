@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.arguments import ByRelation, Etype, IdsByType
+from graphweave.graph.argument_types import ByRelation, Etype, IdsByType
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.graph import Graph

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.arguments import Device
+from graphweave.graph.argument_types import Device
 from graphweave.graph.graph import Graph
 from graphweave.sampling.hops import checked_seed, folded
 from graphweave.sampling.prefetch import Prefetcher

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.arguments import Etype
+from graphweave.graph.argument_types import Etype
 from graphweave.graph.graph import Graph
 from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, folded
 from graphweave.sampling.undirected import check_pairs

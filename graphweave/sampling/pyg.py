@@ -22,7 +22,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from graphweave.core.errors import DataError
 from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
-from graphweave.graph.arguments import IdsByType
+from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
 from graphweave.sampling.hops import HopEdges, NeighborBatch, Strategy, batch_key, folded, hop_sampler
