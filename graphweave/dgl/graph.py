@@ -147,13 +147,13 @@ class DGLGraph(FormattedGraph):
 
     def __getitem__(self, etype: object) -> DGLGraph:
         """One relation as a graph that shares this graph's fields; a slice that names several joins them
-        (`slices.joined`)."""
+        (`slices.join_relations`)."""
         return slices.sliced(self, etype)
 
     # Structure that changes
 
     def add_nodes(self, num: int, data: Mapping[str, Tensor] | None = None, ntype: str | None = None) -> None:
-        """`num` further nodes of `ntype` after its others, with the fields `data` [num, ...]; see `changed.add_nodes`."""
+        """`num` more nodes of `ntype` after its others, with the fields `data` [num, ...]; see `changed.add_nodes`."""
         self._become(mutate.with_nodes(self, num, data, ntype))
 
     def add_edges(

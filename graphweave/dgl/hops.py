@@ -20,7 +20,7 @@ from graphweave.graph.relation import Relation
 from graphweave.graph.structure import G
 
 
-def joined(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], num_mid: int) -> tuple[Tensor, Tensor]:
+def join_edges(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], num_mid: int) -> tuple[Tensor, Tensor]:
     """All pairs of an edge of `first` and one of `second` that starts where it ends, as positions (i, j), ordered by i,
     then by j."""
     begins = second[0].long()
@@ -41,7 +41,7 @@ def line_graph(g: G, backtracking: bool = True, shared: bool = False) -> G:
     edges. DataError if g has several relations, or one that joins two node types.
     """
     r = one_relation(g, "line_graph")
-    e, f = joined((r.src, r.dst), (r.src, r.dst), g.num_destinations(r))
+    e, f = join_edges((r.src, r.dst), (r.src, r.dst), g.num_destinations(r))
     if not backtracking:
         keep = r.src[e] != r.dst[f]
         e, f = e[keep], f[keep]
@@ -56,7 +56,7 @@ def khop_graph(g: G, k: int, *, copy_ndata: bool = True) -> G:
     nodes = torch.arange(g.num_destinations(r), dtype=g.idtype, device=g.device)
     src, dst = nodes, nodes
     for _ in range(k):
-        i, j = joined((src, dst), (r.src, r.dst), len(nodes))
+        i, j = join_edges((src, dst), (r.src, r.dst), len(nodes))
         src, dst = src[i], r.dst[j]
     order = torch.argsort(src.long() * max(len(nodes), 1) + dst.long(), stable=True)
     walks = Relation(*r.key, src[order], dst[order])
@@ -86,7 +86,7 @@ def metapath_reachable_graph(g: DGLGraph, metapath: Sequence[Etype]) -> DGLGraph
     src, dst = first.src, first.dst
     for key in keys[1:]:
         r = g.relations[key]
-        i, j = joined((src, dst), (r.src, r.dst), g.num_sources(r))
+        i, j = join_edges((src, dst), (r.src, r.dst), g.num_sources(r))
         src, dst, _ = distinct_edges(src[i], r.dst[j], g.num_destinations(r))
     ntypes = dict.fromkeys((keys[0][0], keys[-1][2]))
     src, dst, _ = distinct_edges(src, dst, g.node_frames[keys[-1][2]].num_rows)

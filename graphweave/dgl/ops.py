@@ -18,7 +18,7 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import messaging, query, transform
 from graphweave.graph.argument_types import Etype
-from graphweave.graph.readout import owners, reduced
+from graphweave.graph.readout import owners, reduce_rows
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.softmax import edge_softmax as softmax_of_edges
 from graphweave.graph.softmax import softmax
@@ -142,7 +142,7 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
     """
     if reducer not in _REDUCERS:
         raise DataError(f"expected one of {', '.join(_REDUCERS)} as reducer (got {reducer!r}). Pass one of these.")
-    out: Tensor = run.call(reduced, value, None, _segments(seglen, value), reducer)
+    out: Tensor = run.call(reduce_rows, value, None, _segments(seglen, value), reducer)
     return out
 
 

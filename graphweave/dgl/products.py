@@ -11,7 +11,7 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import distinct_edges
 from graphweave.dgl.graph import DGLGraph
-from graphweave.dgl.hops import joined
+from graphweave.dgl.hops import join_edges
 
 
 def adj_product_graph(a: DGLGraph, b: DGLGraph, weight_name: str, etype: str = "_E") -> DGLGraph:
@@ -26,7 +26,7 @@ def adj_product_graph(a: DGLGraph, b: DGLGraph, weight_name: str, etype: str = "
             f"adj_product_graph: a's edges end in {a.num_destinations(r)} nodes, b's start in {b.num_sources(s)}."
             " Pass graphs that fit."
         )
-    i, j = joined((r.src, r.dst), (s.src, s.dst), b.num_sources(s))
+    i, j = join_edges((r.src, r.dst), (s.src, s.dst), b.num_sources(s))
     weight = a.edge_frames[r.key][weight_name][i] * b.edge_frames[s.key][weight_name][j]
     sizes = a.num_sources(r), b.num_destinations(s)
     return _weighted(r.src[i], s.dst[j], weight, (r.srctype, s.dsttype), sizes, weight_name, etype)

@@ -107,7 +107,7 @@ class BatchTraining(TrainingWay, Generic[Batch]):
         """The random numbers that `self.generator` draws for each batch of one epoch: the same on all ranks."""
 
     @abstractmethod
-    def made(self, drawn: Any, own: slice, number: int) -> Batch:
+    def make_batch(self, drawn: Any, own: slice, number: int) -> Batch:
         """The rows `own` of the batch that was drawn as number `number` of the epoch."""
 
     @abstractmethod
@@ -136,7 +136,7 @@ class BatchTraining(TrainingWay, Generic[Batch]):
             if number >= skip:
                 own = self.ranks.share(self.count(drawn))
                 counts = own.start < own.stop
-                batch = self.made(drawn, own if counts else slice(0, 1), number)
+                batch = self.make_batch(drawn, own if counts else slice(0, 1), number)
                 yield RankStep(batch, max(self.terms(drawn), 1), counts)
 
     def step(self) -> float:

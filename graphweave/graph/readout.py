@@ -140,10 +140,10 @@ def _readout(frame: Frame, to: Received, feat: str, weight: str | None, op: str)
     if op not in _OPS:
         raise DataError(f"op must be one of {', '.join(_OPS)} (got {op!r}). Pass one of these.")
     x: Tensor = frame[feat]
-    return run.call(reduced, x, None if weight is None else frame[weight], to, op)
+    return run.call(reduce_rows, x, None if weight is None else frame[weight], to, op)
 
 
-def reduced(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
+def reduce_rows(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
     if weight is not None:
         x = x * grown(weight, x.dim())
     box: Any = Mailbox(x, to)

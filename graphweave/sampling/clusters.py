@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from graphweave.core.errors import DataError
 from graphweave.core.whole_file import written_whole
 from graphweave.graph.graph import Graph
-from graphweave.sampling.hops import checked_nodes, checked_seed, folded
+from graphweave.sampling.hops import checked_nodes, checked_seed, fold_numbers
 from graphweave.sampling.induced import Whole, whole
 from graphweave.sampling.partition import found_clusters
 from graphweave.sampling.undirected import undirected_of
@@ -117,7 +117,7 @@ class ClusterSampler:
 def _identity(of: Whole) -> int:
     """A number that depends on the number of nodes and on every edge."""
     sizes = [of.num_nodes, of.src.numel()]
-    return folded(folded(folded(0, sizes), of.src.long()), of.dst.long())
+    return fold_numbers(fold_numbers(fold_numbers(0, sizes), of.src.long()), of.dst.long())
 
 
 def _digest(labels: Tensor, num_clusters: int, method: str) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph.argument_types import Device
 from graphweave.graph.graph import Graph
-from graphweave.sampling.hops import checked_seed, folded
+from graphweave.sampling.hops import checked_seed, fold_numbers
 from graphweave.sampling.prefetch import Prefetcher
 
 
@@ -84,7 +84,7 @@ class DataLoader:
     def _batches(self, epoch: int) -> Iterator[object]:
         order = None
         if self._shuffle:
-            generator = torch.Generator().manual_seed(folded(self._seed, [epoch]))
+            generator = torch.Generator().manual_seed(fold_numbers(self._seed, [epoch]))
             order = torch.randperm(self._indices.numel(), generator=generator, device="cpu")
         for number in range(len(self)):
             chosen = slice(number * self._size, (number + 1) * self._size)

@@ -25,7 +25,7 @@ from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
-from graphweave.sampling.hops import HopEdges, NeighborBatch, Strategy, batch_key, folded, hop_sampler
+from graphweave.sampling.hops import HopEdges, NeighborBatch, Strategy, batch_key, fold_numbers, hop_sampler
 from graphweave.sampling.weighted import checked_weights, weighted_numbers
 
 _HOMOGENEOUS = (HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE)
@@ -98,7 +98,7 @@ class NeighborSampler(BaseSampler):
     def set_epoch(self, epoch: int) -> None:
         """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too.
         DataError for one that is no integer of 64 bits."""
-        folded(0, [epoch])
+        fold_numbers(0, [epoch])
         self._epoch.fill_(epoch)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: object) -> SamplerOutput | HeteroSamplerOutput:
@@ -144,7 +144,7 @@ class KeyedNegatives(NegativeSampling):
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:
         """int64 [num_samples]: nodes drawn uniformly, or by `src_weight` and `dst_weight`."""
         self._calls += 1
-        generator = torch.Generator().manual_seed(folded(self._key, [self._calls]))
+        generator = torch.Generator().manual_seed(fold_numbers(self._key, [self._calls]))
         weight = self.src_weight if endpoint == "src" else self.dst_weight
         if weight is None:
             assert num_nodes is not None
