@@ -26,6 +26,7 @@ from graphweave.graph.argument_types import Device, IdsByType
 from graphweave.graph.graph import Graph
 from graphweave.graph.structure import Structure
 from graphweave.sampling.blocks import Fanout
+from graphweave.sampling.loader import move_batch
 
 Sampler, BlockSampler = DGLSampler, DGLBlockSampler
 ClusterGCNSampler = subgraph_samplers.ClusterGCNSampler
@@ -174,7 +175,7 @@ class BatchLoader:
         order = torch.randperm(len(self._rows)) if self.shuffle else torch.arange(len(self._rows))
         for chosen in order.split(self.batch_size)[: len(self)]:
             made = self.graph_sampler.sample(self.graph, self._seeds(chosen))
-            yield made if self.device is None else _moved(made, self.device)
+            yield made if self.device is None else move_batch(made, self.device)
 
     def _seeds(self, chosen: Tensor) -> IdsByType:
         if self._types == [None]:
@@ -240,11 +241,3 @@ def _collated(items: list[Any]) -> object:
 def _with_methods(g: Graph) -> DGLGraph:
     """A graph of `graphweave.sampling` with DGL's methods."""
     return transform.shared(DGLGraph, g)
-
-
-def _moved(made: object, device: Device | None) -> Any:
-    if isinstance(made, (tuple, list)):
-        return type(made)(_moved(x, device) for x in made)
-    if isinstance(made, Mapping):
-        return {name: _moved(x, device) for name, x in made.items()}
-    return made.to(device) if hasattr(made, "to") else made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -20,11 +20,9 @@ from graphweave.graph.graph import Graph
 from graphweave.graph.messaging import EdgeFunction, NodeFunction
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
-from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 if TYPE_CHECKING:
-    import networkx
-    from scipy.sparse import spmatrix
+    pass
 
 _FUNCTIONS = frozenset({
     "add_reverse_edges", "edge_type_subgraph", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph",
@@ -79,10 +77,7 @@ class DGLGraph(FormattedGraph):
 
     # Types
 
-    def metagraph(self) -> networkx.MultiDiGraph:
-        """networkx.MultiDiGraph with a node for each node type that has a relation, and an edge with the key `name`
-        for each relation."""
-        return matrices.metagraph(self)
+    metagraph = matrices.metagraph
 
     def get_ntype_id(self, ntype: str | None) -> int:
         """The position of a node type in `ntypes`."""
@@ -119,21 +114,8 @@ class DGLGraph(FormattedGraph):
 
     # Queries that DGL knows by several names
 
-    def has_node(self, vid: object, ntype: str | None = None) -> Any:
-        """`has_nodes`."""
-        return self.has_nodes(vid, ntype)
-
-    def has_edge_between(self, u: object, v: object, etype: Etype | None = None) -> Any:
-        """`has_edges_between`."""
-        return self.has_edges_between(u, v, etype)
-
-    def in_degree(self, v: object, etype: Etype | None = None) -> Any:
-        """`in_degrees`."""
-        return self.in_degrees(v, etype)
-
-    def out_degree(self, u: object, etype: Etype | None = None) -> Any:
-        """`out_degrees`."""
-        return self.out_degrees(u, etype)
+    has_node = Graph.has_nodes
+    has_edge_between = Graph.has_edges_between
 
     def in_degrees(self, v: object = query.ALL, etype: Etype | None = None) -> Any:
         """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
@@ -145,21 +127,22 @@ class DGLGraph(FormattedGraph):
         self.require_format(("coo", "csr"), "out_degrees")
         return super().out_degrees(u, etype)
 
-    def __getitem__(self, etype: object) -> DGLGraph:
-        """One relation as a graph that shares this graph's fields; a slice that names several joins them
-        (`slices.join_relations`)."""
-        return slices.sliced(self, etype)
+    in_degree, out_degree = in_degrees, out_degrees
+
+    __getitem__ = slices.take_relations
 
     # Structure that changes
 
     def add_nodes(self, num: int, data: Mapping[str, Tensor] | None = None, ntype: str | None = None) -> None:
-        """`num` more nodes of `ntype` after its others, with the fields `data` [num, ...]; see `changed.add_nodes`."""
+        """Append `num` nodes of `ntype`, with the fields `data` [num, ...]. In other fields the new rows are zeros, and
+        so are the old rows of a field that did not exist. DataError for a negative number."""
         self._become(mutate.with_nodes(self, num, data, ntype))
 
     def add_edges(
         self, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: Etype | None = None
     ) -> None:
-        """Further edges u[i] -> v[i] with the fields `data` [k, ...]; nodes that do not exist yet are added."""
+        """Append the edges u[i] -> v[i], with the fields `data` [k, ...] as in `add_nodes`. If u or v is a single
+        node, it is repeated. Nodes that do not exist yet are added."""
         self._become(mutate.with_edges(self, u, v, data, etype))
 
     def remove_edges(self, eids: object, etype: Etype | None = None, store_ids: bool = False) -> None:
@@ -244,37 +227,10 @@ class DGLGraph(FormattedGraph):
         else:
             super().apply_edges(func, edges, etype)
 
-    def prop_nodes(
-        self,
-        nodes_generator: Iterable[object],
-        message_func: EdgeFunction,
-        reduce_func: NodeFunction,
-        apply_node_func: NodeFunction | None = None,
-        etype: Etype | None = None,
-    ) -> None:
-        """`pull` for each of the groups of nodes, one after the other."""
-        for nodes in nodes_generator:
-            self.pull(nodes, message_func, reduce_func, apply_node_func, etype=etype)
-
-    def prop_edges(
-        self, edges_generator: Iterable[object], message_func: EdgeFunction, reduce_func: NodeFunction,
-        apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
-    ) -> None:  # fmt: skip
-        """`send_and_recv` for each of the groups of edges, one after the other."""
-        for edges in edges_generator:
-            self.send_and_recv(edges, message_func, reduce_func, apply_node_func, etype=etype)
-
-    def filter_nodes(
-        self, predicate: Callable[[NodeBatch], object], nodes: object = query.ALL, ntype: str | None = None
-    ) -> Tensor:
-        """The nodes for which `predicate(nodes)` is true, of all nodes or of those given; see `select.nodes`."""
-        return select.nodes(self, predicate, nodes, ntype)
-
-    def filter_edges(
-        self, predicate: Callable[[EdgeBatch], object], edges: object = query.ALL, etype: Etype | None = None
-    ) -> Tensor:
-        """The edges for which `predicate(edges)` is true, of all edges or of those given; see `select.edges`."""
-        return select.edges(self, predicate, edges, etype)
+    prop_nodes = messages.prop_nodes
+    prop_edges = messages.prop_edges
+    filter_nodes = select.filter_nodes
+    filter_edges = select.filter_edges
 
     # Fields
 
@@ -288,29 +244,10 @@ class DGLGraph(FormattedGraph):
 
     # Matrices
 
-    def adj(self, etype: Etype | None = None, eweight_name: str | None = None) -> Tensor:
-        """Sparse COO tensor [num_src, num_dst] with a 1, or the field `eweight_name`, for each edge; the sum for edges
-        with the same ends."""
-        return matrices.adj(self, etype, eweight_name)
-
-    adjacency_matrix = adj
-
-    def adj_external(
-        self, transpose: bool = False, ctx: Device = "cpu", scipy_fmt: str | None = None, etype: Etype | None = None
-    ) -> Tensor | spmatrix:
-        """Like `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
-        return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
-
-    def adj_tensors(self, fmt: str, etype: Etype | None = None) -> tuple[Tensor, ...]:
-        """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc". No ids stand for 0, 1, 2, ..."""
-        return matrices.adj_tensors(self, fmt, etype)
-
-    def inc(self, typestr: str, ctx: Device = "cpu", etype: Etype | None = None) -> Tensor:
-        """The incidence matrix, sparse [num_nodes, num_edges]: 1 where a node is an edge's end ("in"), its start
-        ("out"), or -1 at its start and 1 at its end ("both", without self-loops)."""
-        return matrices.inc(self, typestr, ctx, etype)
-
-    incidence_matrix = inc
+    adj = adjacency_matrix = matrices.adj
+    adj_external = matrices.adj_external
+    adj_tensors = matrices.adj_tensors
+    inc = incidence_matrix = matrices.inc
 
     # Graphs made from this one
 

@@ -1,10 +1,13 @@
-"""Built-in messages along several relations at once."""
+"""Messages as DGL has them: along several relations at once, and to one group of nodes or edges after the other."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging, query
 from graphweave.graph.argument_types import Etype
+from graphweave.graph.graph import Graph
 from graphweave.graph.messaging import EdgeFunction, NodeFunction
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.graph.structure import Structure
@@ -55,6 +58,24 @@ def apply_edges_of_relations(g: Structure, function: object, edges: object) -> N
         )
     for key in _with_fields(g, function):
         messaging.apply_edges(g, function, etype=key)
+
+
+def prop_nodes(
+    graph: Graph, nodes_generator: Iterable[object], message_func: EdgeFunction, reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
+) -> None:  # fmt: skip
+    """`graph.pull` for each of the groups of nodes, one after the other."""
+    for nodes in nodes_generator:
+        graph.pull(nodes, message_func, reduce_func, apply_node_func, etype=etype)
+
+
+def prop_edges(
+    graph: Graph, edges_generator: Iterable[object], message_func: EdgeFunction, reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
+) -> None:  # fmt: skip
+    """`graph.send_and_recv` for each of the groups of edges, one after the other."""
+    for edges in edges_generator:
+        graph.send_and_recv(edges, message_func, reduce_func, apply_node_func, etype=etype)
 
 
 def _with_fields(g: Structure, message: CopyMessage | BinaryMessage) -> list[CanonicalEtype]:

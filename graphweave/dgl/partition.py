@@ -8,8 +8,8 @@ from torch import Tensor
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
-from graphweave.dgl.shared_transforms import edge_subgraph
 from graphweave.graph.frame import NID
+from graphweave.graph.transform import edge_subgraph
 
 __all__ = ["metis_partition", "metis_partition_assignment"]
 

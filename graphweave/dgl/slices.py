@@ -13,7 +13,7 @@ from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import G
 
 
-def sliced(g: G, etype: object) -> G:
+def take_relations(g: G, etype: object) -> G:
     """The relation that a slice names, sharing the graph's fields, or several relations joined.
 
     `etype`: a name, or (source type, name, destination type), where ":" stands for any. DataError if it names none.

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import exp, relu, sigmoid, tanh
 from torch.nn import functional
 
 from graphweave.loops.matmul import dot_prd, linear, outer_prod
 from graphweave.loops.rowwise import of_tensors
 from graphweave.loops.values import LoopValue
 
-__all__ = ["dot_prd", "linear", "outer_prod"]
+__all__ = ["dot_prd", "exp", "linear", "outer_prod", "relu", "sigmoid", "tanh"]
 
 
 def _call(name: str, function: Any, *args: Any, **kwargs: Any) -> object:
@@ -25,29 +26,9 @@ def dot_prod(x: object, y: object) -> Any:
     return dot_prd(x, y)
 
 
-def exp(x: Any) -> Any:
-    """e^x, number by number."""
-    return torch.exp(x)
-
-
 def leakyrelu(x: Any, negative_slope: float = 0.01) -> Any:
     """x where it is positive, else negative_slope * x."""
     return functional.leaky_relu(x, negative_slope)
-
-
-def relu(x: Any) -> Any:
-    """x where it is positive, else 0."""
-    return torch.relu(x)
-
-
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x)."""
-    return torch.sigmoid(x)
-
-
-def tanh(x: Any) -> Any:
-    """The hyperbolic tangent."""
-    return torch.tanh(x)
 
 
 def maximum(x: object, y: object) -> Any:

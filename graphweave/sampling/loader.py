@@ -10,7 +10,6 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.argument_types import Device
-from graphweave.graph.graph import Graph
 from graphweave.sampling.hops import checked_seed, fold_numbers
 from graphweave.sampling.prefetch import Prefetcher
 
@@ -89,7 +88,7 @@ class DataLoader:
         for number in range(len(self)):
             chosen = slice(number * self._size, (number + 1) * self._size)
             batch = self._sampler.sample(self._seeds(chosen if order is None else order[chosen]), epoch)
-            yield batch if self._device is None else _moved(batch, torch.device(self._device))
+            yield batch if self._device is None else move_batch(batch, self._device)
 
     def _seeds(self, chosen: slice | Tensor) -> Tensor | dict[object, Tensor]:
         found = self._indices[chosen]
@@ -119,9 +118,10 @@ def _flat(indices: object) -> tuple[list[Any], Tensor | None, Tensor]:
     return list(found), torch.arange(len(found), device="cpu").repeat_interleave(sizes), flat
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
+def move_batch(batch: object, device: Device) -> object:
+    """A batch with its tensors and graphs on `device`: all that has a method `to`, in lists, tuples and dicts too."""
     if isinstance(batch, (list, tuple)):
-        return type(batch)(_moved(part, device) for part in batch)
-    if isinstance(batch, dict):
-        return {name: _moved(part, device) for name, part in batch.items()}
-    return batch.to(device) if isinstance(batch, (Tensor, Graph)) or hasattr(batch, "edge_index") else batch
+        return type(batch)(move_batch(part, device) for part in batch)
+    if isinstance(batch, Mapping):
+        return {name: move_batch(part, device) for name, part in batch.items()}
+    return batch.to(device) if hasattr(batch, "to") else batch

@@ -12,8 +12,8 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.batch import batch
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import khop_in_subgraph
-from graphweave.dgl.shared_transforms import to_homogeneous
 from graphweave.graph.frame import ETYPE, NID
+from graphweave.graph.hetero import to_homogeneous
 from graphweave.graph.relation import CanonicalEtype
 
 _HIDDEN = 64

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
-from graphweave.dgl.shared_transforms import node_subgraph
 from graphweave.graph.frame import NID
+from graphweave.graph.transform import subgraph as node_subgraph
 
 Nodes = dict[str, Tensor]
 """Node type -> ids, int64 in rising order; types without nodes are left out."""
