@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,10 +30,13 @@ from graphweave.udf.arguments import Frames
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 from graphweave.udf.mailbox import Received
 
+Operand: TypeAlias = Any
+"""A tensor, or a tensor or None for each type of a graph of several; None if the operator has one operand."""
+
 _REDUCERS = ("sum", "max", "min", "mean")
 
 
-def gspmm(g: Structure, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -> Any:
+def gspmm(g: Structure, op: str, reduce_op: str, lhs_data: Operand, rhs_data: Operand) -> Any:
     """out[v] = reduce over the edges e that end in v of op(lhs[src[e]], rhs[e]). [nodes, ...], [edges, ...] ->
     [destinations, ...], with 0 where no edge ends.
 
@@ -60,13 +63,15 @@ def gspmm(g: Structure, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -
     )
 
 
-def _pushed(g: Structure, key: CanonicalEtype, op: str, reduce_op: str, x: Any, y: Any) -> Tensor:
+def _pushed(g: Structure, key: CanonicalEtype, op: str, reduce_op: str, x: Operand, y: Operand) -> Tensor:
     message = _message(op, "u", "e")
     frames = Frames({"x": x} if x is not None else {}, {}, {"y": y} if y is not None else {}, {}, {}, key)
     return run.update_all(messaging.ends_of(g, key), frames, message, ReduceMessages(reduce_op, "m", "out"))["out"]
 
 
-def gsddmm(g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v") -> Any:
+def gsddmm(
+    g: Structure, op: str, lhs_data: Operand, rhs_data: Operand, lhs_target: str = "u", rhs_target: str = "v"
+) -> Any:
     """out[e] = op(lhs at one end of e, rhs at another). [rows, ...], [rows, ...] -> [edges, ...].
 
     `lhs_target`, `rhs_target`: "u" for the source, "v" for the destination, "e" for the edge. `op` as in `gspmm`, and

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from graphweave.core.errors import DataError
@@ -148,7 +149,7 @@ def _array(x: Tensor) -> Any:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[JsonObject, Any]]:
+def _opened(path: Path) -> Iterator[tuple[JsonObject, NpzFile]]:
     """(manifest, arrays). DataError, inside the block too, for a file that is damaged or another."""
     if not path.exists():
         raise DataError(f"there is no file {path}. Write one with save_graphs.")
@@ -169,7 +170,7 @@ def _opened(path: Path) -> Iterator[tuple[JsonObject, Any]]:
         ) from error
 
 
-def _graph(described: JsonObject, at: str, archive: Any, formats: Any) -> DGLGraph:
+def _graph(described: JsonObject, at: str, archive: NpzFile, formats: list[str] | None) -> DGLGraph:
     sizes = {node["type"]: node["rows"] for node in described["nodes"]}
     ndata = {n["type"]: _tensors(n["data"], f"{at}/nodes/{i}/data", archive) for i, n in enumerate(described["nodes"])}
     relations, edata = {}, {}
@@ -192,7 +193,7 @@ def _graph(described: JsonObject, at: str, archive: Any, formats: Any) -> DGLGra
     return restricted
 
 
-def _tensors(fields: Sequence[Sequence[str]], at: str, archive: Any) -> dict[str, Tensor]:
+def _tensors(fields: Sequence[Sequence[str]], at: str, archive: NpzFile) -> dict[str, Tensor]:
     out = {}
     for i, (name, dtype) in enumerate(fields):
         x = torch.from_numpy(archive[f"{at}/{i}"])

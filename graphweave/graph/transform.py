@@ -306,9 +306,10 @@ def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
     )
 
 
-def _dict_of(value: object, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+def _dict_of(value: object, types: Iterable[object], what: str) -> dict[Any, object]:
     if isinstance(value, Mapping):
         return dict(value)
+    types = list(types)
     if len(types) > 1:
         raise DataError(
             f"the graph has several {what}, {', '.join(map(str, types))}; give a dict of type -> ids. Name the types."

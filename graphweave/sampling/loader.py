@@ -98,7 +98,7 @@ class DataLoader:
         return {self._types[i]: found[types == i] for i in types.unique().tolist()}
 
 
-def _flat(indices: object) -> tuple[list[Any], Tensor | None, Tensor]:
+def _flat(indices: object) -> tuple[list[object], Tensor | None, Tensor]:
     """The types, for each index its position among these (None if indices have no types), and all indices."""
     given = indices if isinstance(indices, Mapping) else {None: indices}
     found = {t: torch.as_tensor(index) for t, index in given.items()}

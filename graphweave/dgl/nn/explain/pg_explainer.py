@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from graphweave.dgl.hops import khop_in_subgraph
 from graphweave.graph.frame import ETYPE, NID
 from graphweave.graph.hetero import to_homogeneous
 from graphweave.graph.relation import CanonicalEtype
+
+ByType: TypeAlias = Any
+"""A tensor, or in a graph of several types a tensor for each: type of nodes, or relation -> tensor."""
 
 _HIDDEN = 64
 _LEAST = 1e-6
@@ -57,7 +60,7 @@ class PGExplainer(nn.Module):
         return self._loss(logits, predicted, values, mask)
 
     def train_step_node(
-        self, nodes: object, graph: DGLGraph, feat: Any, temperature: float, **kwargs: object
+        self, nodes: object, graph: DGLGraph, feat: ByType, temperature: float, **kwargs: object
     ) -> Tensor:
         """The loss of `nodes`, ids, or type -> ids; the caller does the backward pass."""
         self._expect(graphs=False, graph=graph)
@@ -70,7 +73,7 @@ class PGExplainer(nn.Module):
 
     def explain_graph(
         self, graph: DGLGraph, feat: object, temperature: float = 1.0, training: bool = False, **kwargs: object
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Tensor, ByType]:
         """(probabilities of classes with the weights, the weights [E]). `training`: weights are drawn as there."""
         self._expect(graphs=True, graph=graph)
         _, mask = self._weights(graph, self._ends(graph, feat, kwargs), temperature, training)
@@ -81,11 +84,11 @@ class PGExplainer(nn.Module):
         self,
         nodes: object,
         graph: DGLGraph,
-        feat: Any,
+        feat: ByType,
         temperature: float = 1.0,
         training: bool = False,
         **kwargs: object,
-    ) -> tuple[Any, Any, DGLGraph, Any]:
+    ) -> tuple[ByType, ByType, DGLGraph, ByType]:
         """(probabilities, weights of edges [E], the batched subgraphs around `nodes`, the numbers of `nodes` there)."""
         self._expect(graphs=False, graph=graph)
         sub, ends, rows = self._around(nodes, graph, feat, kwargs)
@@ -123,7 +126,9 @@ class PGExplainer(nn.Module):
         src, dst = whole.edges()
         return values, (values + values[whole.edge_ids(dst, src).long()]) / 2
 
-    def _ends(self, graph: DGLGraph, feat: object, kwargs: Mapping[str, object], center: Any = None) -> Tensor:
+    def _ends(
+        self, graph: DGLGraph, feat: object, kwargs: Mapping[str, object], center: tuple[str, int] | None = None
+    ) -> Tensor:
         """The inputs of the network: embeddings of both ends of each edge, and of the node `center`."""
         with torch.no_grad():
             embedded = self.model(graph, feat, embed=True, **kwargs)
@@ -135,8 +140,8 @@ class PGExplainer(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def _around(
-        self, nodes: object, graph: DGLGraph, feat: Any, kwargs: Mapping[str, object]
-    ) -> tuple[Any, Tensor, Any]:
+        self, nodes: object, graph: DGLGraph, feat: ByType, kwargs: Mapping[str, object]
+    ) -> tuple[DGLGraph, Tensor, ByType]:
         """The batched subgraphs around nodes, the inputs of the network for their edges, and the nodes' numbers."""
         subgraphs, ends = [], []
         for ntype, node in _each(nodes, graph):
@@ -154,10 +159,10 @@ class PGExplainer(nn.Module):
 
     # ------------------------------------------------ what differs for graphs of several types
 
-    def _feats(self, graph: DGLGraph) -> Any:
+    def _feats(self, graph: DGLGraph) -> ByType:
         return graph.ndata["feat"]
 
-    def _explained(self, graph: DGLGraph) -> Any:
+    def _explained(self, graph: DGLGraph) -> ByType:
         return graph.ndata["train"].nonzero().squeeze(1)
 
     def _rows(self, logits: Tensor, rows: Tensor) -> Tensor:
@@ -176,7 +181,7 @@ class PGExplainer(nn.Module):
     def _in_order(self, graphs: list[DGLGraph], ends: list[Tensor]) -> Tensor:
         return torch.cat(ends)
 
-    def _of_relations(self, graph: DGLGraph, mask: Tensor) -> Any:
+    def _of_relations(self, graph: DGLGraph, mask: Tensor) -> ByType:
         return mask
 
 
@@ -190,13 +195,13 @@ class HeteroPGExplainer(PGExplainer):
     def _explained(self, graph: DGLGraph) -> dict[str, Tensor]:
         return {t: graph.nodes[t].data["train"].nonzero().squeeze(1) for t in graph.ntypes}
 
-    def _rows(self, logits: Any, rows: Any) -> Tensor:
+    def _rows(self, logits: ByType, rows: ByType) -> Tensor:
         return torch.cat([logits[t][at] for t, at in rows.items() if t in logits])
 
     def _homogeneous(self, graph: DGLGraph) -> DGLGraph:
         return to_homogeneous(graph)
 
-    def _embedded(self, graph: DGLGraph, embedded: Any) -> tuple[DGLGraph, Tensor]:
+    def _embedded(self, graph: DGLGraph, embedded: ByType) -> tuple[DGLGraph, Tensor]:
         return to_homogeneous(graph), torch.cat([embedded[t] for t in graph.ntypes])
 
     def _row(self, graph: DGLGraph, ntype: str, row: int) -> int:
