@@ -12,10 +12,10 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.given_edges import GivenEdges, given_edges
 from graphweave.dgl.graph import _SIDES, DGLGraph
 from graphweave.graph import build
-from graphweave.graph.argument_types import Device, Etype
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import Frame, TypedFrames
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype, Etype, Relation
 
 DST = "_dst"
 """The ending of names of destination types within the graph, which makes them differ from the sources' names."""

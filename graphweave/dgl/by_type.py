@@ -12,9 +12,10 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph, on_device
 from graphweave.graph import query, transform
-from graphweave.graph.argument_types import Device, Etype
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import counts
 from graphweave.graph.frame import NID
+from graphweave.graph.relation import Etype
 
 
 def node_type_subgraph(g: DGLGraph, ntypes: Sequence[str], output_device: Device | None = None) -> DGLGraph:

@@ -14,11 +14,11 @@ from graphweave.dgl import matrices, messages, mutate, select, slices
 from graphweave.dgl.formats import FormattedGraph
 from graphweave.dgl.given_edges import given_edges
 from graphweave.graph import build, query, transform
-from graphweave.graph.argument_types import Device, Etype
+from graphweave.graph.argument_types import Device
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
 from graphweave.graph.messaging import EdgeFunction, NodeFunction
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.graph.structure import Structure
 
 if TYPE_CHECKING:

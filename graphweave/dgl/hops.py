@@ -14,9 +14,9 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import distinct_edges
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import query, transform
-from graphweave.graph.argument_types import Device, Etype
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import assemble, counts
-from graphweave.graph.relation import Relation
+from graphweave.graph.relation import Etype, Relation
 from graphweave.graph.structure import G
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.argument_types import Device, Etype
-from graphweave.graph.relation import Relation
+from graphweave.graph.argument_types import Device
+from graphweave.graph.relation import Etype, Relation
 from graphweave.graph.structure import Structure
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging, query
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.graph import Graph
 from graphweave.graph.messaging import EdgeFunction, NodeFunction
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.graph.structure import Structure
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query, transform
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.assemble import counts
 from graphweave.graph.frame import EID, NID, Frame
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype, Etype, Relation
 from graphweave.graph.structure import G, Structure
 
 

@@ -17,9 +17,8 @@ from graphweave.core.edge_functions import OPERATIONS
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import messaging, query, transform
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.readout import owners, reduce_rows
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.graph.softmax import edge_softmax as softmax_of_edges
 from graphweave.graph.softmax import softmax
 from graphweave.graph.structure import Structure

@@ -14,9 +14,8 @@ from graphweave.core.locality import cuthill_mckee
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 from graphweave.graph import transform
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.frame import EID, NID
-from graphweave.graph.relation import Relation
+from graphweave.graph.relation import Etype, Relation
 from graphweave.sampling.partition import found_clusters
 from graphweave.sampling.undirected import undirected_of
 

@@ -17,9 +17,9 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import to_simple
 from graphweave.dgl.graph import DGLGraph, on_device
 from graphweave.dgl.walks import node2vec_random_walk, pack_traces, random_walk
-from graphweave.graph.argument_types import Device, Etype
+from graphweave.graph.argument_types import Device
 from graphweave.graph.frame import EID
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.sampling.blocks import Fanout
 
 __all__ = [

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.messaging import _around, _around_nodes, _edge_numbers, _some, ends_of
+from graphweave.graph.relation import Etype
 from graphweave.graph.structure import Structure
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
-from graphweave.graph.argument_types import Etype
+from graphweave.graph.relation import Etype
 
 
 def random_walk(

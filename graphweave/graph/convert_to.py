@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphweave.core.errors import DataError
-from graphweave.graph.argument_types import Etype
+from graphweave.graph.relation import Etype
 from graphweave.graph.structure import Structure
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.argument_types import ByRelation, Etype
 from graphweave.graph.frame import Frame
+from graphweave.graph.relation import ByRelation, Etype
 from graphweave.graph.structure import Structure
 from graphweave.udf import run
 from graphweave.udf.arguments import EdgeBatch, Frames, NodeBatch, RelationEdges

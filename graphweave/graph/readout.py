@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
+from graphweave.graph.relation import Etype
 from graphweave.graph.softmax import softmax
 from graphweave.udf import run
 from graphweave.udf.mailbox import Mailbox, Received, grown

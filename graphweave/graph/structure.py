@@ -11,9 +11,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.frame import Frame, TypedFrames, described_fields
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype, Etype, Relation
 
 Form = Literal["uv", "eid", "all"]
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.argument_types import Device, Etype
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import Counts, assemble, counts
 from graphweave.graph.frame import EID, NID, Frame
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype, Etype, Relation
 from graphweave.graph.structure import G, Structure
 
 _REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.frame import Frame
+from graphweave.graph.relation import Etype
 from graphweave.graph.structure import Form, Structure
 
 

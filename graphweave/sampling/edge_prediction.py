@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.argument_types import ByRelation, Etype, IdsByType
+from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.graph import Graph
 from graphweave.graph.query import as_selection
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import ByRelation, CanonicalEtype, Etype, Relation
 from graphweave.sampling.hops import checked_nodes
 from graphweave.sampling.negatives import NegativeSampler
 from graphweave.sampling.node_table import NodeTable

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.graph import Graph
+from graphweave.graph.relation import Etype
 from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, fold_numbers
 from graphweave.sampling.undirected import check_pairs
 from graphweave.sampling.weighted import weighted_numbers

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.argument_types import Etype
 from graphweave.graph.graph import Graph
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.sampling.adjacency import Adjacency, adjacency
 from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, draw, fold_numbers
 from graphweave.sampling.native import RawChoice

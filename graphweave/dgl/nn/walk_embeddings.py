@@ -13,7 +13,7 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.random import choice
 from graphweave.dgl.walks import random_walk
-from graphweave.graph.argument_types import Etype
+from graphweave.graph.relation import Etype
 
 _POWER = 0.75
 """Negative nodes are drawn by their frequency to this power (Mikolov et al. 2013)."""
