@@ -56,10 +56,8 @@ def compact_graphs(
                 raise DataError(f"compact_graphs: graphs have {sizes[t]} and {n} nodes of type {t!r}. Make them equal.")
     first = given[0]
     stays = {t: torch.zeros(n, dtype=torch.bool, device=first.device) for t, n in sizes.items()}
-    if always_preserve is not None:
-        named = always_preserve if isinstance(always_preserve, Mapping) else {first.to_ntype(None): always_preserve}
-        for t, ids in named.items():
-            stays[t][query.as_selection(ids, sizes[t], first.any_index(), "node").long()] = True
+    for t, ids in transform.by_ntype(first, always_preserve).items():
+        stays[t][query.as_selection(ids, sizes[t], first.any_index(), "node").long()] = True
     for g in given:
         for r in g.relations.values():
             stays[r.srctype][r.src.long()] = True

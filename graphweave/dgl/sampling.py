@@ -17,6 +17,7 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import to_simple
 from graphweave.dgl.graph import DGLGraph, on_device
 from graphweave.dgl.walks import node2vec_random_walk, pack_traces, random_walk
+from graphweave.graph import transform
 from graphweave.graph.argument_types import Device
 from graphweave.graph.frame import EID
 from graphweave.graph.relation import CanonicalEtype, Etype
@@ -171,8 +172,7 @@ class PinSAGESampler(RandomWalkNeighborSampler):
 
 
 def _by_type(g: DGLGraph, nodes: object) -> dict[str, Tensor]:
-    given = nodes if isinstance(nodes, Mapping) else {g.ntypes[0] if len(g.ntypes) == 1 else None: nodes}
-    return {g.to_ntype(t): torch.as_tensor(x).long().view(-1) for t, x in given.items()}
+    return {t: torch.as_tensor(x).long().view(-1) for t, x in transform.by_ntype(g, nodes).items()}
 
 
 def _towards(g: DGLGraph, edge_dir: str) -> DGLGraph:

@@ -18,6 +18,7 @@ from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, 
 from graphweave.dgl.sampling import edges_of, sample_neighbors
 from graphweave.dgl.to_block import to_block
 from graphweave.dgl.walks import random_walk
+from graphweave.graph import transform
 from graphweave.graph.argument_types import Device, IdsByType
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.relation import CanonicalEtype
@@ -163,7 +164,7 @@ class LaborSampler(DGLBlockSampler):
     ) -> tuple[object, object, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
         has."""
-        excluded = {} if exclude_eids is None else _by_relation(g, exclude_eids)
+        excluded = _by_relation(g, exclude_eids)
         nodes, blocks, key = seed_nodes, list[DGLBlock](), drawn_key()
         for fanout in reversed(self.fanouts):
             drawn = _smallest_sources(g, long_ids(nodes), fanout, key, excluded)
@@ -188,7 +189,7 @@ def _smallest_sources(
 ) -> DGLGraph:
     """All nodes of `g`, with the `fanout` incoming edges of each seed whose sources have the smallest numbers. '_ID' of
     an edge is its number in `g`."""
-    given = seeds if isinstance(seeds, Mapping) else {g.ntypes[0]: seeds}
+    given = transform.by_ntype(g, seeds)
     found = {}
     for relation in g.canonical_etypes:
         most = fanout.get(relation, fanout.get(relation[1], 0)) if isinstance(fanout, Mapping) else fanout
@@ -233,8 +234,7 @@ def _signed(number: int) -> int:
 
 
 def _by_relation(g: DGLGraph, eids: object) -> dict[CanonicalEtype, Tensor]:
-    given = eids if isinstance(eids, Mapping) else {g.canonical_etypes[0]: eids}
-    return {g.to_canonical_etype(relation): torch.as_tensor(x).long() for relation, x in given.items()}
+    return {key: torch.as_tensor(x).long() for key, x in transform.by_relation(g, eids).items()}
 
 
 def _without(sub: DGLGraph, excluded: Mapping[CanonicalEtype, Tensor]) -> DGLGraph:

@@ -306,6 +306,19 @@ def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
     )
 
 
+def by_ntype(g: Structure, given: object) -> dict[str, Any]:
+    """Node type -> value, from a mapping of types or from the value of the only type; empty for None. DataError for
+    another type, and for one value where there are several."""
+    named = {} if given is None else given if isinstance(given, Mapping) else {None: given}
+    return {g.to_ntype(t): value for t, value in named.items()}
+
+
+def by_relation(g: Structure, given: object) -> dict[CanonicalEtype, Any]:
+    """Like `by_ntype`, for relations, which a mapping may name in any way."""
+    named = {} if given is None else given if isinstance(given, Mapping) else {None: given}
+    return {g.to_canonical_etype(etype): value for etype, value in named.items()}
+
+
 def _dict_of(value: object, types: Iterable[object], what: str) -> dict[Any, object]:
     if isinstance(value, Mapping):
         return dict(value)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph import transform
 from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
@@ -102,25 +103,19 @@ class BlockSampler:
 
     def _positions(self, exclude: object) -> dict[CanonicalEtype, Tensor]:
         """Relation -> the positions of its excluded edges, in rising order."""
-        if exclude is None:
-            return {}
-        given = exclude if isinstance(exclude, Mapping) else {self._graph.to_canonical_etype(None): exclude}
         found = {}
-        for name, ids in given.items():
-            relation = self._graph.relation(name)
-            if relation.key not in self._places:
-                self._places[relation.key] = self._sampler.relations[relation.key].places()
+        for key, ids in transform.by_relation(self._graph, exclude).items():
+            if key not in self._places:
+                self._places[key] = self._sampler.relations[key].places()
+            relation, places = self._graph.relation(key), self._places[key]
             edges = as_selection(ids, relation.num_edges, relation.src, "edge").long()
-            places = self._places[relation.key]
-            found[relation.key] = (edges if places is None else places[edges].long()).unique()
+            found[key] = (edges if places is None else places[edges].long()).unique()
         return found
 
     def _seeds(self, seeds: IdsByType) -> dict[str, Tensor]:
-        if not isinstance(seeds, Mapping):
-            seeds = {self._graph.to_ntype(None): seeds}
         found = {}
-        for t, nodes in seeds.items():
-            found[t] = checked_nodes(nodes, self._graph.num_nodes(self._graph.to_ntype(t)), f"seeds of type {t!r}")
+        for t, nodes in transform.by_ntype(self._graph, seeds).items():
+            found[t] = checked_nodes(nodes, self._graph.num_nodes(t), f"seeds of type {t!r}")
             if found[t].unique().numel() != found[t].numel():
                 raise DataError(f"seeds of type {t!r} must be different nodes (got some twice). Pass seeds.unique().")
         if not found:

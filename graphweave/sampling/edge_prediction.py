@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph import transform
 from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
@@ -82,11 +83,10 @@ class EdgePredictionSampler:
         return inputs, pair_graph, _pair_graph(graph, nodes, local_negative, None), blocks
 
     def _chosen(self, edges: object) -> dict[CanonicalEtype, Tensor]:
-        given = edges if isinstance(edges, Mapping) else {self.graph.to_canonical_etype(None): edges}
         found = {}
-        for name, ids in given.items():
-            relation = self.graph.relation(name)
-            found[relation.key] = as_selection(ids, relation.num_edges, relation.src, "edge").long()
+        for key, ids in transform.by_relation(self.graph, edges).items():
+            relation = self.graph.relation(key)
+            found[key] = as_selection(ids, relation.num_edges, relation.src, "edge").long()
         if not sum(ids.numel() for ids in found.values()):
             raise DataError("edges: expected one at least (got none). Pass those to be predicted.")
         return found
@@ -117,7 +117,7 @@ class EdgePredictionSampler:
             given = self._negatives(self.graph, edges)
             if not isinstance(given, Mapping):
                 given = {next(iter(chosen)) if len(chosen) == 1 else None: given}
-            drawn = _by_relation(self.graph, given)
+            drawn = transform.by_relation(self.graph, given)
         else:
             drawn = {}
             for key, (src, _) in ends.items():
@@ -182,20 +182,13 @@ def as_edge_prediction_sampler(
         raise DataError(f"exclude={exclude!r} needs {needed[exclude][0]} (got None). Pass it.")
     if not isinstance(num_negatives, int) or isinstance(num_negatives, bool) or num_negatives < 1:
         raise DataError(f"num_negatives must be a positive integer (got {num_negatives!r}). Pass such a number.")
-    eids = {key: _reversed(graph, key, ids) for key, ids in _by_relation(graph, reverse_eids).items()}
+    eids = {key: _reversed(graph, key, ids) for key, ids in transform.by_relation(graph, reverse_eids).items()}
     etypes = {
         graph.to_canonical_etype(one): graph.to_canonical_etype(other)
         for one, other in (reverse_etypes or {}).items()
     }  # fmt: skip
     negatives = negative_sampler if callable(negative_sampler) else _negatives(graph, negative_sampler)
     return EdgePredictionSampler(sampler, exclude, eids, etypes, negatives, num_negatives)
-
-
-def _by_relation(graph: Graph, given: object) -> dict[CanonicalEtype, Any]:
-    if given is None:
-        return {}
-    named = given if isinstance(given, Mapping) else {None: given}
-    return {graph.to_canonical_etype(name): value for name, value in named.items()}
 
 
 def _reversed(graph: Graph, key: CanonicalEtype, ids: object) -> Tensor:
@@ -210,7 +203,7 @@ def _reversed(graph: Graph, key: CanonicalEtype, ids: object) -> Tensor:
 
 
 def _negatives(graph: Graph, given: object) -> dict[CanonicalEtype, NegativeSampler] | None:
-    found = _by_relation(graph, given)
+    found = transform.by_relation(graph, given)
     for key, sampler in found.items():
         if not isinstance(sampler, NegativeSampler):
             raise DataError(
