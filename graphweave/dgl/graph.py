@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,9 +20,6 @@ from graphweave.graph.graph import Graph
 from graphweave.graph.messaging import EdgeFunction, NodeFunction
 from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.graph.structure import Structure
-
-if TYPE_CHECKING:
-    pass
 
 _FUNCTIONS = frozenset({
     "add_reverse_edges", "edge_type_subgraph", "khop_adj", "khop_graph", "laplacian_lambda_max", "line_graph",

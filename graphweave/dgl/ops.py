@@ -16,7 +16,8 @@ from torch import Tensor
 from graphweave.core.edge_functions import OPERATIONS
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
-from graphweave.graph import messaging, query, transform
+from graphweave.dgl.slices import take_relations
+from graphweave.graph import messaging, query
 from graphweave.graph.readout import owners, reduce_rows
 from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.graph.softmax import edge_softmax as softmax_of_edges
@@ -167,7 +168,7 @@ def _segments(seglen: Tensor, value: Tensor) -> Received:
 
 
 def _of(g: Structure, etype: Etype | None) -> Structure:
-    return g if etype is None else transform.relation_slice(g, etype)
+    return g if etype is None else take_relations(g, etype)
 
 
 def _spmm(op: str, reducer: str) -> Callable[..., object]:
