@@ -7,12 +7,11 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from graphweave.core.errors import DataError
 from graphweave.core.whole_file import written_whole
@@ -21,6 +20,9 @@ from graphweave.sampling.hops import checked_nodes, checked_seed, fold_numbers
 from graphweave.sampling.induced import Whole, whole
 from graphweave.sampling.partition import found_clusters
 from graphweave.sampling.undirected import undirected_of
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 _UNREADABLE = (OSError, ValueError, TypeError, LookupError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error)
 """Errors of NumPy and of the archive for files that are damaged."""

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from graphweave.core.errors import DataError
 from graphweave.graph.assemble import assemble
@@ -26,6 +25,9 @@ from graphweave.runtime.toolchain import toolchain
 from graphweave.sampling.adjacency import Adjacency, adjacency
 from graphweave.sampling.hops import HopEdges
 from graphweave.sampling.native import address
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from graphweave.core.errors import DataError
 from graphweave.graph.build import graph as graph_of
@@ -15,6 +14,9 @@ from graphweave.sampling.hops import allocated, batch_key, checked_seed, fold_nu
 from graphweave.sampling.induced import Whole, edges_between, whole
 from graphweave.sampling.undirected import check_pairs
 from graphweave.sampling.walks import RandomWalker
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 Mode = Literal["node", "edge", "walk"]
 
