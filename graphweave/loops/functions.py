@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import exp, relu, sigmoid, tanh
 from torch.nn import functional
 
 from graphweave.loops.matmul import dot_prd, linear, outer_prod
 from graphweave.loops.rowwise import of_tensors
 from graphweave.loops.values import LoopValue, Operand
 
-__all__ = ["dot_prd", "exp", "linear", "outer_prod", "relu", "sigmoid", "tanh"]
+__all__ = ["dot_prd", "linear", "outer_prod"]
 
 
 def _call(name: str, function: Callable[..., object], *args: object, **kwargs: object) -> object:
@@ -25,9 +24,29 @@ def dot_prod(x: object, y: object) -> Operand:
     return dot_prd(x, y)
 
 
+def exp(x: Operand) -> Operand:
+    """e^x, number by number."""
+    return torch.exp(x)
+
+
 def leakyrelu(x: Operand, negative_slope: float = 0.01) -> Operand:
     """x where it is positive, else negative_slope * x."""
     return functional.leaky_relu(x, negative_slope)
+
+
+def relu(x: Operand) -> Operand:
+    """x where it is positive, else 0."""
+    return torch.relu(x)
+
+
+def sigmoid(x: Operand) -> Operand:
+    """1 / (1 + e^-x)."""
+    return torch.sigmoid(x)
+
+
+def tanh(x: Operand) -> Operand:
+    """The hyperbolic tangent."""
+    return torch.tanh(x)
 
 
 def maximum(x: object, y: object) -> Operand:
