@@ -25,13 +25,46 @@ from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
-from graphweave.sampling.hops import HopEdges, NeighborBatch, Strategy, batch_key, fold_numbers, hop_sampler
+from graphweave.sampling.hops import (
+    HopEdges,
+    NeighborBatch,
+    Strategy,
+    batch_key,
+    checked_seed,
+    fold_numbers,
+    hop_sampler,
+)
 from graphweave.sampling.weighted import checked_weights, weighted_numbers
 
 _HOMOGENEOUS = (HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE)
 
 
-class NeighborSampler(BaseSampler):
+class EpochSampler(BaseSampler):
+    """A sampler whose draws are a function of its seed, the epoch and the batch."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = checked_seed(seed)
+        self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too.
+        DataError for one that is no integer of 64 bits."""
+        fold_numbers(0, [epoch])
+        self._epoch.fill_(epoch)
+
+    @property
+    def edge_permutation(self) -> None:
+        """None: edges have the numbers of the data."""
+        return None
+
+    def _keyed(self, negatives: NegativeSampling | None, index: EdgeSamplerInput) -> NegativeSampling | None:
+        """`negatives`, drawn by a key of the edges `index`."""
+        if negatives is None:
+            return None
+        return KeyedNegatives(negatives, batch_key(self._seed, int(self._epoch), [index.row.long(), index.col.long()]))
+
+
+class NeighborSampler(EpochSampler):
     """Draws neighbours for PyG's loaders, in native code: neither pyg-lib nor torch-sparse is needed.
 
     `NodeLoader(data, sampler, ...)` and `LinkLoader(data, sampler, ...)` take it, and `NeighborLoader` and
@@ -77,6 +110,7 @@ class NeighborSampler(BaseSampler):
             raise DataError(
                 f"expected subgraph_type 'directional' or 'bidirectional' (got {subgraph_type!r}). Pass one of these."
             )
+        super().__init__(seed)
         self.is_hetero = isinstance(data, HeteroData)
         self.subgraph_type = SubgraphType(subgraph_type)
         self.node_time, edge_times = _times(data, time_attr)
@@ -88,18 +122,11 @@ class NeighborSampler(BaseSampler):
             relations, counts, _fanouts(num_neighbors, list(relations), self.is_hetero), seed,
             replace=replace, disjoint=disjoint, strategy=temporal_strategy,
         )  # fmt: skip
-        self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
 
     @property
     def disjoint(self) -> bool:
         """Whether each seed has a tree of its own."""
         return self._sampler.disjoint or self._sampler.timed
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too.
-        DataError for one that is no integer of 64 bits."""
-        fold_numbers(0, [epoch])
-        self._epoch.fill_(epoch)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: object) -> SamplerOutput | HeteroSamplerOutput:
         """The batch of the nodes `index.node`. Errors as of `HopSampler.sample`."""
@@ -111,16 +138,8 @@ class NeighborSampler(BaseSampler):
         """The batch of both ends of the edges `index.row` -> `index.col`, and of the negative edges asked for."""
         if index.time is not None and not self.disjoint:
             raise DataError("the edges have times (edge_label_time), but the sampler has no time_attr. Give it one.")
-        if neg_sampling is not None:
-            key = batch_key(self._sampler.seed, int(self._epoch), [index.row.long(), index.col.long()])
-            neg_sampling = KeyedNegatives(neg_sampling, key)
-        given = (self.num_nodes, self.disjoint, self.node_time, neg_sampling)
+        given = (self.num_nodes, self.disjoint, self.node_time, self._keyed(neg_sampling, index))
         return self._directed(edge_sample(index, self._sample, *given))
-
-    @property
-    def edge_permutation(self) -> None:
-        """None: edges have the numbers of the data."""
-        return None
 
     def _directed(self, out: SamplerOutput | HeteroSamplerOutput) -> SamplerOutput | HeteroSamplerOutput:
         return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
