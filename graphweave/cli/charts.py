@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from graphweave.cli.durations import duration
 from graphweave.compiler.report import RacedCandidate
 from graphweave.core.break_even import BreakEven
 from graphweave.examples.training import Predictions, TrainingWay
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INK, SOFT = "#1a1c20", "#545b66"
 FIRST, SECOND, THIRD, FOURTH = "#0b57d0", "#b4490c", "#176b2c", "#7b3fb5"
@@ -54,14 +57,14 @@ def learning(runners: Sequence[TrainingWay]) -> list[Chart]:
     measure, histories = runners[0].measure, {runner.way: runner.history for runner in runners}
     train = _measured(histories[runners[0].way].train)
 
-    def loss(axes: Any) -> None:
+    def loss(axes: Axes) -> None:
         for (way, history), style in zip(histories.items(), itertools.cycle(_STYLES), strict=False):
             axes.plot(*_measured(history.loss), style, color=_COLOURS[way], label=NAMES[way])
         axes.set(xlabel="epoch", ylabel="loss")
         axes.locator_params(axis="x", integer=True)
         axes.legend()
 
-    def quality(axes: Any) -> None:
+    def quality(axes: Axes) -> None:
         for (way, history), style in zip(histories.items(), itertools.cycle(_STYLES), strict=False):
             axes.plot(*_measured(history.val), style, color=_COLOURS[way], label=f"{NAMES[way]}, validation")
         if train[0]:
@@ -85,7 +88,7 @@ def epoch_times(runners: Sequence[TrainingWay]) -> Chart:
     every = list(itertools.chain(*times.values()))
     wide = max(every) > _WIDE * min(every)
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for (way, seconds), style in zip(times.items(), itertools.cycle(_STYLES), strict=False):
             line = f"{style}" if len(seconds) > 1 else "o"
             axes.plot(range(1, len(seconds) + 1), seconds, line, color=_COLOURS[way], label=NAMES[way])
@@ -105,7 +108,7 @@ def epoch_times(runners: Sequence[TrainingWay]) -> Chart:
 def bars(title: str, values: Mapping[str, float], show: Callable[[float], str], note: str = "") -> Chart:
     """A bar for each way, with its value as `show` writes it."""
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for row, (way, value) in enumerate(values.items()):
             axes.barh(row, value, 0.6, color=_COLOURS[way])
             axes.annotate(show(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center")
@@ -129,7 +132,7 @@ def breaks_even(runners: Sequence[TrainingWay]) -> Chart | None:
     paid = BreakEven(compiled.seconds[0], eager.median, compiled.median).steps
     end = max(ran, math.ceil(1.25 * paid)) if paid is not None and paid <= _FARTHEST * ran else ran
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for way, history in histories.items():
             first = history.median if way == "eager" else history.seconds[0]
             axes.plot([1, end], [first, first + (end - 1) * history.median], color=_COLOURS[way], label=NAMES[way])
@@ -158,7 +161,7 @@ def _confusion(way: str, found: Predictions) -> Chart:
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
     size = max(5.0, min(9.0, 90 / count))
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for true, predicted in counts.nonzero().tolist():
             shade = 0.08 + 0.42 * float(shares[true, predicted])
             axes.bar(predicted, 1, 1, true - 0.5, color=FIRST, alpha=shade, linewidth=0)
@@ -187,7 +190,7 @@ def _parity(way: str, found: Predictions) -> Chart:
     true, predicted = found.true.double(), found.predicted.double()
     low, high = float(torch.minimum(true, predicted).min()), float(torch.maximum(true, predicted).max())
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         axes.plot([low, high], [low, high], color=SOFT, linewidth=1)
         axes.plot(true[::every].tolist(), predicted[::every].tolist(), ".", color=FIRST, alpha=0.5, markersize=5)
         axes.set(xlabel="true", ylabel="predicted")
@@ -207,7 +210,7 @@ def degrees(indices: Tensor, num_nodes: int) -> Chart | None:
     mean, most, alone = float(degree.double().mean()), int(degree.max()), int(counts[0])
     lowest = 0.5 if most > _FEW_EDGES else 0.0
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         seen = counts.nonzero().flatten()
         axes.plot(seen.clamp(min=lowest).tolist(), counts[seen].tolist(), "o", color=FIRST, markersize=3)
         axes.axvline(max(mean, lowest), color=SOFT, linewidth=1, linestyle="--")
@@ -226,7 +229,7 @@ def degrees(indices: Tensor, num_nodes: int) -> Chart | None:
 def spread(title: str, times: Mapping[str, Sequence[float]]) -> Chart:
     """The seconds of each step of each way, as points in a row, and the median as a line across them."""
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for row, (way, seconds) in enumerate(times.items()):
             middle = median(seconds)
             axes.plot([1e3 * s for s in seconds], [row] * len(seconds), "o", color=_COLOURS[way], alpha=0.4)
@@ -251,7 +254,7 @@ class ScaledTimes:
 def growth(scaled: ScaledTimes) -> Chart:
     """The time of a step by the size of the graph."""
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for way, points in scaled.times.items():
             sizes, seconds = zip(*points, strict=True)
             axes.plot(sizes, [1e3 * s for s in seconds], "o-", color=_COLOURS[way], label=NAMES[way], markersize=4)
@@ -272,7 +275,7 @@ def race(choice: str, raced: Sequence[RacedCandidate], untuned: RacedCandidate) 
     """Measured times of candidates of one choice, in terms of the compiler's own, and the cost model's prices of
     them."""
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for row, one in enumerate(raced):
             own = one.name == untuned.name
             axes.barh(row, one.measured / untuned.measured, 0.7, color=SOFT if own else FIRST, alpha=0.55)

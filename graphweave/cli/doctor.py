@@ -11,7 +11,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ from graphweave.cli import machine, trial
 from graphweave.cli.missing import missing
 from graphweave.cli.trial import Trial
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.runtime import machine_facts, triton_kernel
 
 _RUNS = {
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found["checks"]["cpp"]["works"] else 1
 
 
-def report() -> dict[str, Any]:
+def report() -> JsonObject:
     """The whole report as JSON values. A small kernel is compiled and run for C++ and, if it is installed, for
     Triton."""
     compiler, cpp, triton = machine_facts.compiler(), trial.on_cpu(), _triton()
@@ -78,7 +78,7 @@ def _triton() -> Trial | None:
     return trial.through_triton("cuda" if torch.cuda.device_count() else "cpu")
 
 
-def _checked(done: Trial | None) -> dict[str, Any]:
+def _checked(done: Trial | None) -> JsonObject:
     if done is None:
         return {"works": False, "seconds": None, "why": machine_facts.NOT_INSTALLED}
     return {"works": done.works, "seconds": round(done.seconds, 3), "why": done.why}
@@ -89,7 +89,7 @@ def _advice(cpp: Trial) -> str:
     return f"C++ kernels do not work, so models on the CPU run eagerly: {cpp.why}{remedy}"
 
 
-def _json(found: Mapping[str, Any]) -> str:
+def _json(found: JsonObject) -> str:
     return json.dumps(found, indent=2) + "\n"
 
 
@@ -105,7 +105,7 @@ def _write(path: Path, text: str) -> None:
 # ---------------------------------------------------------------- text for the reader
 
 
-def shown(found: Mapping[str, Any], heading: str = "{}", width: int | None = None) -> list[str]:
+def shown(found: JsonObject, heading: str = "{}", width: int | None = None) -> list[str]:
     """The report as a list of sections, which ends with what runs on which device. Titles have the format `heading`;
     lines are broken to `width` characters if it is given."""
     sections: dict[str, Sequence[tuple[str, ...]]] = {
@@ -147,7 +147,7 @@ def _lines(rows: Sequence[tuple[str, ...]], width: int | None) -> Iterator[str]:
         yield from (" " * before + line for line in more)
 
 
-def _compiler(found: Mapping[str, Any]) -> dict[str, str]:
+def _compiler(found: JsonObject) -> dict[str, str]:
     if "why" in found:
         return {"none": found["why"]}
     openmp = found["openmp"] or "none: kernels run on one thread"
@@ -155,13 +155,13 @@ def _compiler(found: Mapping[str, Any]) -> dict[str, str]:
             "OpenMP runtime": openmp}  # fmt: skip
 
 
-def _check(check: Mapping[str, Any]) -> str:
+def _check(check: JsonObject) -> str:
     if check["works"]:
         return f"a small kernel compiles, runs and computes what it should ({check['seconds']:.1f} s)"
     return f"no: {check['why']}"
 
 
-def _devices(cpu: Mapping[str, Any], cuda: Mapping[str, Any]) -> dict[str, str]:
+def _devices(cpu: JsonObject, cuda: JsonObject) -> dict[str, str]:
     rows = {"cpu": f"{cpu['model']}, {cpu['cores']} cores ({cpu['usable']} usable), {cpu['threads']} threads"}
     for i, device in enumerate(cuda["devices"]):
         rows[f"cuda:{i}"] = f"{device['name']}, {_size(device['memory'])}, capability {device['capability']}"
@@ -170,7 +170,7 @@ def _devices(cpu: Mapping[str, Any], cuda: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _cache(cache: Mapping[str, Any]) -> str:
+def _cache(cache: JsonObject) -> str:
     parts = [cache["directory"]] if "directory" in cache else []
     if cache.get("entries") is not None:
         parts.append(f"{cache['entries']} entries of {_size(cache['bytes'])}")
@@ -183,7 +183,7 @@ def _cache(cache: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     """A setting's value as it would be written in the environment."""
     if value in (None, "", []):
         return "-"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import fx
@@ -13,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweave.cli.trial import Trial
 from graphweave.core.choices import Choices
+from graphweave.core.json_values import JsonObject
 from graphweave.core.own_folders import why_not_own
 from graphweave.core.settings import from_environment, origins, settings
 from graphweave.frontends.dynamo.targets import options_of
@@ -23,7 +23,7 @@ ALSO_READ = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES", "TRIT
 """Environment variables of PyTorch, OpenMP, CUDA and Triton on which kernels depend."""
 
 
-def caches() -> dict[str, Any]:
+def caches() -> JsonObject:
     """For each cache its folder, what the folder holds, its bound in bytes, and `why` the folder is unusable, or
     None."""
     now, kernels, texts = settings(), kernel_cache.directory(), triton_kernel.directory()
@@ -45,18 +45,18 @@ def caches() -> dict[str, Any]:
     }
 
 
-def _readable(folder: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def _readable(folder: Path, read: Callable[[Path], JsonObject]) -> JsonObject:
     try:
         return {**read(folder), "why": _unwritable(folder)}
     except OSError as error:
         return {"entries": None, "bytes": None, "why": f"cannot be read: {error.strerror or error}"}
 
 
-def _contents(found: Contents) -> dict[str, Any]:
+def _contents(found: Contents) -> JsonObject:
     return {"entries": found.entries, "bytes": found.bytes, "damaged": [path.name for path in found.damaged]}
 
 
-def _texts(folder: Path) -> dict[str, Any]:
+def _texts(folder: Path) -> JsonObject:
     sizes = [path.stat().st_size for path in folder.glob("k*.py")]
     return {"entries": len(sizes), "bytes": sum(sizes)}
 
@@ -74,7 +74,7 @@ def _unwritable(folder: Path) -> str | None:
         return f"cannot be written: {error.strerror or error}"
 
 
-def settings_in_force(environ: Mapping[str, str]) -> list[dict[str, Any]]:
+def settings_in_force(environ: Mapping[str, str]) -> list[JsonObject]:
     """Each setting with its value and its source: an environment variable, the default, or the running program."""
     asked, now = from_environment(environ), settings()
     rows = []
@@ -87,7 +87,7 @@ def settings_in_force(environ: Mapping[str, str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 

@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +15,7 @@ from graphweave.cli.arguments import count, positive, positive_int
 from graphweave.cli.durations import duration
 from graphweave.cli.notes import told_after
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.data.machine_memory import in_words
 from graphweave.distributed.cost import Cluster, Model
 from graphweave.distributed.graph_file import GraphFile, graph_file
@@ -140,7 +140,7 @@ def _default_widths(manifest: Manifest) -> tuple[int, ...]:
     return (max(wide, default=_HIDDEN) or _HIDDEN, _HIDDEN, manifest.num_classes or _CLASSES)
 
 
-def shown(found: dict[str, Any]) -> list[Table]:
+def shown(found: JsonObject) -> list[Table]:
     """The report as two tables: the ranks, and a step."""
     ranks = Table("a rank", title=f"{found['graph']}, {found['parts']} parts by {found['method']}", title_style="bold")
     for name in ("min", "mean", "max"):

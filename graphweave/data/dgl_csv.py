@@ -19,6 +19,7 @@ import yaml
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.data.dgl_file import Fields, StoredGraph
 
 _VERSION = "1.0.0"
@@ -92,7 +93,7 @@ def read_dgl_csv(file: Path) -> tuple[list[StoredGraph], Fields]:
     return graphs, labels
 
 
-def _read_meta(file: Path) -> dict[str, Any]:
+def _read_meta(file: Path) -> JsonObject:
     """The settings of `meta.yaml`, checked and complete."""
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -120,7 +121,7 @@ def _read_meta(file: Path) -> dict[str, Any]:
     return meta
 
 
-def _settings(found: object, part: str, file: Path) -> dict[str, Any]:
+def _settings(found: object, part: str, file: Path) -> JsonObject:
     """A part of `meta.yaml` with the defaults of what is not there."""
     known = _SETTINGS[part]
     needed = {name for name, default in known.items() if default is None}
@@ -135,7 +136,7 @@ def _settings(found: object, part: str, file: Path) -> dict[str, Any]:
     }
 
 
-def _read_table(folder: Path, own: dict[str, Any], separator: str, *needed: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _read_table(folder: Path, own: JsonObject, separator: str, *needed: str) -> tuple[pd.DataFrame, JsonObject]:
     """A table, which must have the columns that these settings name, and the settings."""
     file = folder / own["file_name"]
     try:

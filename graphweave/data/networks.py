@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +13,15 @@ from graphweave.data.archive import Archive
 from graphweave.data.node_data import NodeData
 from graphweave.data.npz import LAYOUT, node_data
 
+if TYPE_CHECKING:
+    import igraph as ig
+    import networkx as nx
+
 _PARTS = ("train", "val", "test")
 
 
 def networkx(
-    graph: Any, *, features: Sequence[str] | None = None, label: str = "y", split: str = "split", seed: int = 0
+    graph: nx.Graph, *, features: Sequence[str] | None = None, label: str = "y", split: str = "split", seed: int = 0
 ) -> NodeData:
     """A NetworkX graph, whose nodes are numbered in its own order. An undirected edge becomes two, a self-loop one.
 
@@ -35,7 +39,7 @@ def networkx(
 
 
 def igraph(
-    graph: Any, *, features: Sequence[str] | None = None, label: str = "y", split: str = "split", seed: int = 0
+    graph: ig.Graph, *, features: Sequence[str] | None = None, label: str = "y", split: str = "split", seed: int = 0
 ) -> NodeData:
     """An igraph graph; attributes of vertices are read as `networkx` reads those of nodes."""
     ends = np.array(graph.get_edgelist(), dtype=np.int64).reshape(-1, 2)

@@ -19,8 +19,8 @@ from graphweave.data.knowledge_graph import KnowledgeGraph
 from graphweave.data.link_data import LinkData
 from graphweave.data.node_data import NodeData
 from graphweave.data.npz import LAYOUT, node_data
-from graphweave.data.ogb_files import NODE, RawGraphs, read_graphs, read_labels, read_split
-from graphweave.data.stores import typed_data
+from graphweave.data.ogb_files import NODE, RawGraphs, RawSplit, read_graphs, read_labels, read_split
+from graphweave.data.stores import TypedStores, typed_data
 from graphweave.data.typed_node_data import TypedNodeData
 
 _PARTS = {"train": "train", "valid": "val", "test": "test"}
@@ -93,9 +93,7 @@ def _targets(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
     return values
 
 
-def _stores(
-    raw: RawGraphs, labels: Mapping[str, np.ndarray], split: Mapping[str, Any], name: str
-) -> dict[Any, dict[str, Any]]:
+def _stores(raw: RawGraphs, labels: Mapping[str, np.ndarray], split: RawSplit, name: str) -> TypedStores:
     """The stores that PyG would have for a graph with types."""
     stores: dict[Any, dict[str, Any]] = {kind: {"num_nodes": int(n.sum())} for kind, n in raw.num_nodes.items()}
     told = {*raw.features, *labels, *(kind for rows_of in split.values() for kind in rows_of)}
@@ -114,7 +112,7 @@ def _stores(
     return stores | {key: {"edge_index": torch.from_numpy(ends.astype(np.int64))} for key, ends in raw.ends.items()}
 
 
-def _knowledge_graph(raw: RawGraphs, split: Mapping[str, Any], name: str) -> KnowledgeGraph:
+def _knowledge_graph(raw: RawGraphs, split: RawSplit, name: str) -> KnowledgeGraph:
     counts = [int(n.sum()) for n in raw.num_nodes.values()]
     first = dict(zip(raw.num_nodes, accumulate(counts, initial=0), strict=False))
     parts = []
@@ -130,7 +128,7 @@ def _knowledge_graph(raw: RawGraphs, split: Mapping[str, Any], name: str) -> Kno
     return KnowledgeGraph(train, valid, test, sum(counts), num_rels, name)
 
 
-def _links(raw: RawGraphs, split: Mapping[str, Any], name: str, seed: int) -> LinkData:
+def _links(raw: RawGraphs, split: RawSplit, name: str, seed: int) -> LinkData:
     x = node_data(Archive.of(_arrays_of_nodes(raw), name, LAYOUT), seed=seed).x
     joined = {_PARTS[part]: _pairs(found) for part, found in split.items()}
     others = {_PARTS[part]: _other_pairs(found) for part, found in split.items() if part != "train"}

@@ -72,7 +72,11 @@ def read_labels(folder: Path, kind: str) -> dict[str, np.ndarray]:
     return {file.parent.name: _numbers(file) for file in files}
 
 
-def read_split(folder: Path) -> dict[str, Any]:
+RawSplit: TypeAlias = Mapping[str, Any]
+""" "train", "valid" and "test" -> rows, type of node -> rows, or the arrays of links or triples."""
+
+
+def read_split(folder: Path) -> RawSplit:
     """ "train", "valid" and "test" -> numbers of rows, or such by type, or what a split of links has; empty if there is
     no split. DataError if there are several."""
     schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from graphweave.data.graph_set import LAYOUT as SET_LAYOUT
 from graphweave.data.graph_set import GraphSet, graph_set_of
 from graphweave.data.node_data import NodeData
 from graphweave.data.npz import LAYOUT, node_data
-from graphweave.data.stores import plain_arrays, typed_data
+from graphweave.data.stores import Store, plain_arrays, typed_data
 from graphweave.data.typed_node_data import TypedNodeData
 
 _NOT_DATA = ("pre_filter.pt", "pre_transform.pt")
@@ -67,7 +66,7 @@ def _file(path: Path) -> Path:
     return found[0]
 
 
-def _stores(found: object, file: Path) -> tuple[dict[Any, Any], Mapping[str, Any] | None]:
+def _stores(found: object, file: Path) -> tuple[dict[Any, Any], Store | None]:
     """The attributes of `Data`, or type -> attributes of `HeteroData`; and where each graph of a set begins."""
     data, slices = (found[0], found[1]) if isinstance(found, tuple) and len(found) in (2, 3) else (found, None)
     if not isinstance(data, dict) and hasattr(data, "to_dict"):
@@ -79,7 +78,7 @@ def _stores(found: object, file: Path) -> tuple[dict[Any, Any], Mapping[str, Any
     return data, slices
 
 
-def _set(store: Mapping[str, Any], slices: Mapping[str, Any], file: Path) -> dict[str, np.ndarray]:
+def _set(store: Store, slices: Store, file: Path) -> dict[str, np.ndarray]:
     arrays = plain_arrays(store)
     sizes = store.get("_num_nodes")  # of each graph, where PyG keeps them
     if "x" in slices:

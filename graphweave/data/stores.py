@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,14 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 _ARRAYS = ("x", "edge_index", "y", *MASKS)
 
 
-def plain_arrays(store: Mapping[str, Any]) -> dict[str, np.ndarray]:
+Store: TypeAlias = Mapping[str, Any]
+"""Name of an attribute, as PyG has it -> tensor, or number of nodes."""
+
+TypedStores: TypeAlias = Mapping[Any, Store]
+"""Type of nodes, or canonical relation -> its attributes."""
+
+
+def plain_arrays(store: Store) -> dict[str, np.ndarray]:
     """The arrays of one store: `x`, `edge_index`, `y`, the masks (the first column of those that have several) and
     `num_nodes`. Others are left out."""
     arrays = {key: store[key] for key in _ARRAYS if isinstance(store.get(key), Tensor)}
@@ -33,7 +40,7 @@ def plain_arrays(store: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {key: value.numpy() for key, value in arrays.items()}
 
 
-def typed_data(stores: Mapping[Any, Mapping[str, Any]], name: str, seed: int) -> TypedNodeData:
+def typed_data(stores: TypedStores, name: str, seed: int) -> TypedNodeData:
     """A graph with a store for each node type, by its name, and for each relation, by its three names. The labelled
     type is the only one with `y`."""
     data = relational_data(Archive.of(_typed_arrays(stores, name), name, LAYOUT), seed)
@@ -41,7 +48,7 @@ def typed_data(stores: Mapping[Any, Mapping[str, Any]], name: str, seed: int) ->
     return data
 
 
-def _typed_arrays(stores: Mapping[Any, Mapping[str, Any]], name: str) -> dict[str, np.ndarray]:
+def _typed_arrays(stores: TypedStores, name: str) -> dict[str, np.ndarray]:
     nodes = {key: store for key, store in stores.items() if isinstance(key, str)}
     labelled = [key for key, store in nodes.items() if "y" in store]
     if len(labelled) != 1:
@@ -64,7 +71,7 @@ def _typed_arrays(stores: Mapping[Any, Mapping[str, Any]], name: str) -> dict[st
     return arrays | features | {"edge_type_names": np.array(names)}
 
 
-def _count(store: Mapping[str, Any], name: str) -> int:
+def _count(store: Store, name: str) -> int:
     if "num_nodes" in store:
         return int(store["num_nodes"])
     for key in ("x", "y"):

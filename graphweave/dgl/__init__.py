@@ -19,6 +19,7 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
     "block": ("DGLBlock", "block_to_graph", "create_block"),
     "by_type": ("compact_graphs", "edge_type_subgraph", "node_type_subgraph"),
     "casts": ("to_bfloat16", "to_cugraph", "to_double", "to_float", "to_half"),
+    "changed": ("add_edges", "add_nodes", "remove_edges", "remove_nodes"),
     "construct": ("graph", "heterograph", "rand_bipartite", "rand_graph"),
     "distances": ("double_radius_node_labeling", "shortest_dist"),
     "distinct": ("add_reverse_edges", "to_simple", "to_simple_graph"),
@@ -34,7 +35,7 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
         "khop_adj", "khop_graph", "khop_in_subgraph", "khop_out_subgraph", "line_graph", "metapath_reachable_graph",
     ),
     "merge": ("merge",),
-    "mutate": ("add_edges", "add_nodes", "remove_edges", "remove_nodes"),
+    "messages": ("prop_edges", "prop_nodes"),
     "near": ("knn_graph", "radius_graph", "segmented_knn_graph"),
     "ops": ("edge_softmax", "copy_u", "copy_v", *(
         f"{x}_{op}_{y}" for op in ("add", "sub", "mul", "div", "dot") for x in "uev" for y in "uev" if x != y
@@ -42,17 +43,17 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
     "partition": ("metis_partition", "metis_partition_assignment"),
     "orders": ("norm_by_dst", "reorder_graph", "sort_csc_by_tag", "sort_csr_by_tag"),
     "products": ("adj_product_graph", "adj_sum_graph"),
-    "propagate": ("prop_edges", "prop_nodes"),
     "random": ("choice", "seed"),
-    "readout": (
+    ".graph.readout": (
         "broadcast_edges", "broadcast_nodes", "max_edges", "max_nodes", "mean_edges", "mean_nodes", "readout_edges",
         "readout_nodes", "softmax_edges", "softmax_nodes", "sum_edges", "sum_nodes", "topk_edges", "topk_nodes",
     ),
     "save": ("load_graphs", "save_graphs"),
-    "shared_transforms": (
-        "add_self_loop", "edge_subgraph", "in_subgraph", "node_subgraph", "out_subgraph", "remove_self_loop", "reverse",
-        "to_bidirected", "to_heterogeneous", "to_homogeneous",
+    ".graph.hetero": ("to_homogeneous",),
+    ".graph.transform": (
+        "add_self_loop", "edge_subgraph", "in_subgraph", "out_subgraph", "remove_self_loop", "reverse", "to_bidirected",
     ),
+    "shared_transforms": ("node_subgraph", "to_heterogeneous"),
     "spectra": ("lap_pe", "laplacian_lambda_max", "laplacian_pe", "random_walk_pe", "svd_pe"),
     "stand_in": ("install",),
     "to_block": ("to_block",),
@@ -63,10 +64,11 @@ _BY_MODULE: dict[str, tuple[str, ...]] = {
     ),
     "utils": ("apply_each",),
 }  # fmt: skip
-"""Module of this package -> the names of `dgl` that it defines. It is loaded when one of them is first asked for."""
+"""Module of this package, or with a dot of the package around it -> the names of `dgl` that it defines. It is loaded
+when one of them is first asked for."""
 
 _NAMES: dict[str, str] = {name: module for module, names in _BY_MODULE.items() for name in names}
-"""Name -> the module of this package that defines it."""
+"""Name -> the module that defines it, as in `_BY_MODULE`."""
 
 _MODULES: tuple[str, ...] = (
     "_ffi", "backend", "base", "convert", "data", "dataloading", "frame", "function", "geometry", "init", "nn", "ops",
@@ -77,7 +79,7 @@ _MODULES: tuple[str, ...] = (
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+        found = getattr(import_module(f".{_NAMES[name]}", __name__), name)
         globals()[name] = found
         return found
     if name in _MODULES:

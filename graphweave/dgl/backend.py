@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = ["asnumpy", "astype"]
 
 
-def asnumpy(input: Tensor) -> Any:
+def asnumpy(input: Tensor) -> np.ndarray:
     """The values of a tensor as an array of NumPy's, on the CPU and without gradients."""
     return input.detach().cpu().numpy()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from graphweave.graph.relation import Relation
 from graphweave.graph.structure import G
 
 
-def batch(graphs: Sequence[DGLGraph], ndata: object = query.ALL, edata: object = query.ALL) -> Any:
+def batch(graphs: Sequence[DGLGraph], ndata: object = query.ALL, edata: object = query.ALL) -> DGLGraph:
     """`graphweave.batch`: one graph of all these graphs, one after the other. DataError for blocks, which have no
     batch."""
     graphs = list(graphs)
@@ -30,7 +29,7 @@ def batch(graphs: Sequence[DGLGraph], ndata: object = query.ALL, edata: object =
     return graphs_in_batch.batch(graphs, ndata, edata)
 
 
-def unbatch(g: Any, node_split: Any = None, edge_split: Any = None) -> list[Any]:
+def unbatch(g: DGLGraph, node_split: object = None, edge_split: object = None) -> list[DGLGraph]:
     """`graphweave.unbatch`: the graphs of a batch. If one of the two splits is given, the other must be."""
     if (node_split is None) != (edge_split is None):
         raise DataError("unbatch: expected both splits or none (got one). Pass node_split and edge_split.")

@@ -12,9 +12,10 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.given_edges import GivenEdges, given_edges
 from graphweave.dgl.graph import _SIDES, DGLGraph
 from graphweave.graph import build
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import Frame, TypedFrames
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype, Etype, Relation
 
 DST = "_dst"
 """The ending of names of destination types within the graph, which makes them differ from the sources' names."""
@@ -60,10 +61,10 @@ class DGLBlock(DGLGraph):
     def canonical_etypes(self) -> list[CanonicalEtype]:
         return [_outside(key) for key in self.relations]
 
-    def to_canonical_etype(self, etype: Any) -> CanonicalEtype:
+    def to_canonical_etype(self, etype: Etype | None) -> CanonicalEtype:
         return _outside(self.relation_key(etype))
 
-    def relation_key(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
+    def relation_key(self, etype: Etype | None) -> CanonicalEtype:
         if isinstance(etype, tuple) and len(etype) == 3 and etype not in self.relations:
             etype = (etype[0], etype[1], etype[2] + DST)
         return super().to_canonical_etype(etype)
@@ -145,7 +146,7 @@ def make_block(
 
 def create_block(
     data_dict: object, num_src_nodes: object = None, num_dst_nodes: Any = None, idtype: torch.dtype | None = None,
-    device: torch.device | str | None = None, node_count_check: bool = True,
+    device: Device | None = None, node_count_check: bool = True,
 ) -> DGLBlock:  # fmt: skip
     """A block from edges in any form that `graph` takes, or relation -> edges. Without a dict its types are "_N" and
     its relation "_E".

@@ -10,33 +10,38 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph, on_device
 from graphweave.graph import query, transform
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import counts
 from graphweave.graph.frame import NID
+from graphweave.graph.relation import Etype
 
 
-def node_type_subgraph(g: Any, ntypes: Sequence[str], output_device: object = None) -> Any:
+def node_type_subgraph(g: DGLGraph, ntypes: Sequence[str], output_device: Device | None = None) -> DGLGraph:
     """The nodes of these types, and the relations between them. Fields are shared: set in one graph, they are set in
     both."""
     kept = [g.to_ntype(t) for t in ntypes]
     return _with(g, kept, [key for key in g.relations if key[0] in kept and key[2] in kept], output_device)
 
 
-def edge_type_subgraph(g: Any, etypes: Sequence[object], output_device: object = None) -> Any:
+def edge_type_subgraph(g: DGLGraph, etypes: Sequence[Etype], output_device: Device | None = None) -> DGLGraph:
     """These relations, and the nodes of the types that they join. Fields are shared."""
     keys = [g.to_canonical_etype(etype) for etype in etypes]
     return _with(g, [t for key in keys for t in (key[0], key[2])], keys, output_device)
 
 
-def _with(g: Any, ntypes: Sequence[str], keys: Sequence[object], device: object) -> Any:
+def _with(g: DGLGraph, ntypes: Sequence[str], keys: Sequence[object], device: Device | None) -> DGLGraph:
     if not keys:
         raise DataError(f"expected node types that a relation joins (got {list(ntypes)}). Name further types.")
     nodes, edges = [t for t in g.node_frames if t in ntypes], [key for key in g.relations if key in keys]
     out = transform.of_types(g, nodes, edges)
-    return out if device is None else out.to(device)
+    return on_device(out, device)
 
 
-def compact_graphs(graphs: Any, always_preserve: Any = None, copy_ndata: bool = True, copy_edata: bool = True) -> Any:
+def compact_graphs(
+    graphs: Any, always_preserve: object = None, copy_ndata: bool = True, copy_edata: bool = True
+) -> Any:
     """Graphs without the nodes that have no edge in any of them. Equal nodes have equal numbers in all of them.
 
     `always_preserve`: nodes that stay all the same, ids or node type -> ids. The field '_ID' of nodes holds the numbers
@@ -51,10 +56,8 @@ def compact_graphs(graphs: Any, always_preserve: Any = None, copy_ndata: bool = 
                 raise DataError(f"compact_graphs: graphs have {sizes[t]} and {n} nodes of type {t!r}. Make them equal.")
     first = given[0]
     stays = {t: torch.zeros(n, dtype=torch.bool, device=first.device) for t, n in sizes.items()}
-    if always_preserve is not None:
-        named = always_preserve if isinstance(always_preserve, Mapping) else {first.to_ntype(None): always_preserve}
-        for t, ids in named.items():
-            stays[t][query.as_selection(ids, sizes[t], first.any_index(), "node").long()] = True
+    for t, ids in transform.by_ntype(first, always_preserve).items():
+        stays[t][query.as_selection(ids, sizes[t], first.any_index(), "node").long()] = True
     for g in given:
         for r in g.relations.values():
             stays[r.srctype][r.src.long()] = True
@@ -65,7 +68,9 @@ def compact_graphs(graphs: Any, always_preserve: Any = None, copy_ndata: bool = 
     return found if several else found[0]
 
 
-def _compacted(g: Any, kept: Mapping[str, Tensor], place: Mapping[str, Tensor], ndata: bool, edata: bool) -> Any:
+def _compacted(
+    g: DGLGraph, kept: Mapping[str, Tensor], place: Mapping[str, Tensor], ndata: bool, edata: bool
+) -> DGLGraph:
     relations = {
         key: replace(r, src=place[r.srctype][r.src.long()], dst=place[r.dsttype][r.dst.long()])
         for key, r in g.relations.items()

@@ -10,6 +10,7 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.given_edges import given_edges
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import build
+from graphweave.graph.argument_types import Device
 from graphweave.graph.relation import CanonicalEtype
 
 
@@ -18,7 +19,7 @@ def graph(
     *,
     num_nodes: int | None = None,
     idtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
     row_sorted: bool = False,
     col_sorted: bool = False,
 ) -> DGLGraph:
@@ -40,7 +41,7 @@ def heterograph(
     data_dict: Mapping[CanonicalEtype, object],
     num_nodes_dict: Mapping[str, int] | None = None,
     idtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
 ) -> DGLGraph:
     """A graph of several relations, (source type, name, destination type) -> edges in any form that `graph` takes.
 
@@ -62,9 +63,7 @@ def heterograph(
     return DGLGraph.like(build.heterograph(ends, sizes if num_nodes_dict is None else num_nodes_dict))
 
 
-def rand_graph(
-    num_nodes: int, num_edges: int, idtype: torch.dtype = torch.int64, device: torch.device | str = "cpu"
-) -> DGLGraph:
+def rand_graph(num_nodes: int, num_edges: int, idtype: torch.dtype = torch.int64, device: Device = "cpu") -> DGLGraph:
     """A homogeneous graph of `num_edges` distinct edges, each drawn with equal probability. DataError if there are not
     as many. Random numbers are PyTorch's."""
     src, dst = _drawn(num_nodes, num_nodes, num_edges)
@@ -79,7 +78,7 @@ def rand_bipartite(
     num_dst_nodes: int,
     num_edges: int,
     idtype: torch.dtype = torch.int64,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
 ) -> DGLGraph:
     """Like `rand_graph`, with edges from nodes of `utype` to nodes of `vtype`."""
     ends = _drawn(num_src_nodes, num_dst_nodes, num_edges)

@@ -6,7 +6,7 @@ for the next call with that graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +22,11 @@ from graphweave.dgl.block import DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
 from graphweave.graph import transform
+from graphweave.graph.argument_types import Device, IdsByType
 from graphweave.graph.graph import Graph
 from graphweave.graph.structure import Structure
+from graphweave.sampling.blocks import Fanout
+from graphweave.sampling.loader import move_batch
 
 Sampler, BlockSampler = DGLSampler, DGLBlockSampler
 ClusterGCNSampler = subgraph_samplers.ClusterGCNSampler
@@ -46,9 +49,9 @@ class LayerSampler(DGLBlockSampler):
     """
 
     def __init__(
-        self, fanouts: Sequence[Any], edge_dir: str = "in", prob: str | None = None, mask: str | None = None,
-        replace: bool = False, prefetch_node_feats: Any = None, prefetch_labels: Any = None,
-        prefetch_edge_feats: Any = None, output_device: torch.device | str | None = None, fused: bool = True,
+        self, fanouts: Sequence[Fanout], edge_dir: str = "in", prob: str | None = None, mask: str | None = None,
+        replace: bool = False, prefetch_node_feats: object = None, prefetch_labels: object = None,
+        prefetch_edge_feats: object = None, output_device: Device | None = None, fused: bool = True,
     ) -> None:  # fmt: skip
         if edge_dir != "in":
             raise DataError(f"edge_dir must be 'in' (got {edge_dir!r}). Pass dgl.reverse(g) to draw outgoing edges.")
@@ -58,7 +61,9 @@ class LayerSampler(DGLBlockSampler):
         self.fanouts, self.prob, self.replace = list(fanouts), prob or mask, replace
         self._made: tuple[Any, sampling.BlockSampler] | None = None
 
-    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
+    def sample_blocks(
+        self, g: DGLGraph, seed_nodes: object, exclude_eids: object = None
+    ) -> tuple[IdsByType, IdsByType, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
         has."""
         inputs, outputs, blocks = self._of(g).sample(long_ids(seed_nodes), drawn_key(), exclude=exclude_eids)
@@ -67,7 +72,7 @@ class LayerSampler(DGLBlockSampler):
             found = [block.to(self.output_device) for block in found]
         return inputs, outputs, found
 
-    def _of(self, g: Any) -> sampling.BlockSampler:
+    def _of(self, g: DGLGraph) -> sampling.BlockSampler:
         if self._made is None or self._made[0] is not g:
             seed = int(torch.randint(2**31, ()))
             self._made = g, sampling.BlockSampler(g, self.fanouts, seed=seed, replace=self.replace, prob=self.prob)
@@ -91,7 +96,7 @@ class DGLEdgePredictionSampler(DGLSampler):
         self.sampler, self.options = sampler, options
         self._made: tuple[Any, Any] | None = None
 
-    def sample(self, g: Any, seed_edges: Any) -> tuple[Any, ...]:
+    def sample(self, g: DGLGraph, seed_edges: object) -> tuple[Any, ...]:
         """The batch of `seed_edges`, numbers, or relation -> numbers."""
         if self._made is None or self._made[0] is not g:
             self._made = g, sampling.as_edge_prediction_sampler(_OfGraph(self.sampler, g), **self.options)
@@ -108,15 +113,17 @@ class _OfGraph:
     def __init__(self, sampler: DGLBlockSampler, graph: DGLGraph) -> None:
         self.graph, self._sampler = graph, sampler
 
-    def sample(self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: object = None) -> tuple[Any, Any, list[Any]]:
+    def sample(
+        self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: object = None
+    ) -> tuple[IdsByType, IdsByType, list[DGLBlock]]:
         """(input nodes, output nodes, blocks). A graph of one type has no names of types."""
         alone = len(self.graph.ntypes) == 1
         return self._sampler.sample(self.graph, seeds[self.graph.ntypes[0]] if alone else seeds, exclude)
 
 
 def as_edge_prediction_sampler(
-    sampler: DGLBlockSampler, exclude: object = None, reverse_eids: Any = None, reverse_etypes: Any = None,
-    negative_sampler: Any = None, prefetch_labels: Any = None,
+    sampler: DGLBlockSampler, exclude: object = None, reverse_eids: object = None, reverse_etypes: object = None,
+    negative_sampler: object = None, prefetch_labels: object = None,
 ) -> DGLEdgePredictionSampler:  # fmt: skip
     """A sampler for a `DataLoader` whose indices are edges: a batch is (input nodes, pair graph, blocks), or (input
     nodes, pair graph, negative pair graph, blocks), as `graphweave.sampling.as_edge_prediction_sampler` says.
@@ -139,16 +146,16 @@ class BatchLoader:
 
     def __init__(
         self,
-        graph: object,
+        graph: DGLGraph,
         indices: object,
-        graph_sampler: Any,
-        device: torch.device | str | None = None,
+        graph_sampler: DGLSampler,
+        device: Device | None = None,
         use_ddp: bool = False,
         ddp_seed: int = 0,
         batch_size: int = 1,
         drop_last: bool = False,
         shuffle: bool = False,
-        **ignored: Any,
+        **ignored: object,
     ) -> None:
         if use_ddp:
             raise DataError("use_ddp=True is not supported. Pass each rank its own part of the indices.")
@@ -168,9 +175,9 @@ class BatchLoader:
         order = torch.randperm(len(self._rows)) if self.shuffle else torch.arange(len(self._rows))
         for chosen in order.split(self.batch_size)[: len(self)]:
             made = self.graph_sampler.sample(self.graph, self._seeds(chosen))
-            yield made if self.device is None else _moved(made, self.device)
+            yield made if self.device is None else move_batch(made, self.device)
 
-    def _seeds(self, chosen: Tensor) -> Any:
+    def _seeds(self, chosen: Tensor) -> IdsByType:
         if self._types == [None]:
             return self._rows[chosen]
         types = self._type_of[chosen]
@@ -186,18 +193,18 @@ class NodeCollator:
     `nids`: seed nodes, or type -> nodes. `graph_sampler`: a sampler of blocks. Source: DGL's loader before 0.9.
     """
 
-    def __init__(self, g: object, nids: object, graph_sampler: DGLBlockSampler) -> None:
+    def __init__(self, g: DGLGraph, nids: object, graph_sampler: DGLBlockSampler) -> None:
         self.g, self.nids, self.graph_sampler = g, nids, graph_sampler
         pairs = [(t, int(x)) for t, ids in nids.items() for x in ids] if isinstance(nids, Mapping) else None
         self.dataset: Any = nids if pairs is None else pairs
 
-    def collate(self, items: Sequence[Any]) -> tuple[object, object, list[DGLBlock]]:
+    def collate(self, items: Sequence[Any]) -> tuple[IdsByType, IdsByType, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of some items of `dataset`."""
         if isinstance(items[0], tuple):
             seeds: Any = {t: torch.tensor([x for kind, x in items if kind == t]) for t in dict(items)}
         else:
             seeds = torch.as_tensor([int(x) for x in items])
-        found: tuple[Any, Any, list[DGLBlock]] = self.graph_sampler.sample_blocks(self.g, seeds)
+        found: tuple[IdsByType, IdsByType, list[DGLBlock]] = self.graph_sampler.sample_blocks(self.g, seeds)
         return found
 
 
@@ -208,14 +215,19 @@ class GraphDataLoader(data.DataLoader[Any]):
     """
 
     def __init__(
-        self, dataset: Any, collate_fn: Any = None, use_ddp: bool = False, ddp_seed: int = 0, **options: Any
+        self,
+        dataset: data.Dataset[Any],
+        collate_fn: Callable[[list[Any]], object] | None = None,
+        use_ddp: bool = False,
+        ddp_seed: int = 0,
+        **options: Any,
     ) -> None:
         if use_ddp:
             raise DataError("use_ddp=True is not supported. Pass a torch.utils.data.DistributedSampler as sampler.")
         super().__init__(dataset, collate_fn=collate_fn or _collated, **options)
 
 
-def _collated(items: list[Any]) -> Any:
+def _collated(items: list[Any]) -> object:
     first = items[0]
     if isinstance(first, Structure):
         return batch(items)
@@ -229,11 +241,3 @@ def _collated(items: list[Any]) -> Any:
 def _with_methods(g: Graph) -> DGLGraph:
     """A graph of `graphweave.sampling` with DGL's methods."""
     return transform.shared(DGLGraph, g)
-
-
-def _moved(made: object, device: Any) -> Any:
-    if isinstance(made, (tuple, list)):
-        return type(made)(_moved(x, device) for x in made)
-    if isinstance(made, Mapping):
-        return {name: _moved(x, device) for name, x in made.items()}
-    return made.to(device) if hasattr(made, "to") else made

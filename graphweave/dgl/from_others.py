@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,15 +11,20 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.dgl.construct import graph, heterograph
 from graphweave.dgl.graph import DGLGraph
+from graphweave.graph.argument_types import Device
 from graphweave.graph.convert_from import stacked_attribute
 from graphweave.graph.frame import Frame
 
+if TYPE_CHECKING:
+    import networkx
+    from scipy.sparse import spmatrix
+
 
 def from_scipy(
-    sp_mat: Any,
+    sp_mat: spmatrix,
     eweight_name: str | None = None,
     idtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
 ) -> DGLGraph:
     """A homogeneous graph with an edge r -> c for each stored entry of a square matrix; `eweight_name` gets the
     entries. DataError unless the matrix is square."""
@@ -33,8 +38,8 @@ def from_scipy(
 
 
 def bipartite_from_scipy(
-    sp_mat: Any, utype: str, etype: str, vtype: str, eweight_name: str | None = None,
-    idtype: torch.dtype | None = None, device: torch.device | str | None = None,
+    sp_mat: spmatrix, utype: str, etype: str, vtype: str, eweight_name: str | None = None,
+    idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A graph of one relation, with an edge from node r of `utype` to node c of `vtype` for each stored entry."""
     coo = sp_mat.tocoo()
@@ -45,8 +50,8 @@ def bipartite_from_scipy(
 
 
 def from_networkx(
-    nx_graph: Any, node_attrs: Sequence[str] | None = None, edge_attrs: Sequence[str] | None = None,
-    edge_id_attr_name: str | None = None, idtype: torch.dtype | None = None, device: torch.device | str | None = None,
+    nx_graph: networkx.Graph, node_attrs: Sequence[str] | None = None, edge_attrs: Sequence[str] | None = None,
+    edge_id_attr_name: str | None = None, idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A homogeneous graph. An undirected edge becomes two edges, and nodes are in the order of their sorted labels.
 
@@ -66,9 +71,9 @@ def from_networkx(
 
 
 def bipartite_from_networkx(
-    nx_graph: Any, utype: str, etype: str, vtype: str, u_attrs: Sequence[str] | None = None,
+    nx_graph: networkx.Graph, utype: str, etype: str, vtype: str, u_attrs: Sequence[str] | None = None,
     e_attrs: Sequence[str] | None = None, v_attrs: Sequence[str] | None = None, edge_id_attr_name: str | None = None,
-    idtype: torch.dtype | None = None, device: torch.device | str | None = None,
+    idtype: torch.dtype | None = None, device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """A graph of one relation. Nodes with the attribute `bipartite` 0 are sources, those with 1 destinations, each in
     the order of their sorted labels. DataError if a node has no such attribute, or an edge runs the other way."""
@@ -102,7 +107,7 @@ def to_networkx(
     ntype_attr: str = "ntype",
     etype_attr: str = "etype",
     eid_attr: str = "id",
-) -> Any:
+) -> networkx.MultiDiGraph:
     """networkx.MultiDiGraph with the attribute `eid_attr` on edges, their numbers. DataError if g is not on the CPU.
 
     Rows of the fields named in `node_attrs` and `edge_attrs` become attributes. In a graph of several types nodes are
@@ -141,13 +146,13 @@ def _names(chosen: Any, data: Any, *types: object) -> list[str]:
     return [name for name in chosen or () if name in data]
 
 
-def _numbers_renamed(nx_graph: Any, name: str) -> object:
+def _numbers_renamed(nx_graph: networkx.Graph, name: str) -> object:
     for _, _, attributes in nx_graph.edges(data=True):
         attributes[name] = attributes.pop("id")
     return nx_graph
 
 
-def _directed(nx_graph: Any, number: str | None, attributes: Sequence[str] | None, where: str) -> object:
+def _directed(nx_graph: networkx.Graph, number: str | None, attributes: Sequence[str] | None, where: str) -> object:
     if nx_graph.is_directed():
         return nx_graph
     if number is not None or attributes:
@@ -158,7 +163,7 @@ def _directed(nx_graph: Any, number: str | None, attributes: Sequence[str] | Non
     return nx_graph.to_directed()
 
 
-def _numbered(directed: Any, name: str | None) -> list[tuple[object, object, dict[str, object]]]:
+def _numbered(directed: networkx.Graph, name: str | None) -> list[tuple[object, object, dict[str, object]]]:
     edges = list(directed.edges(data=True))
     if name is None:
         return edges
@@ -172,7 +177,7 @@ def _set(
     rows: list[dict[str, object]],
     names: Sequence[str] | None,
     what: str,
-    device: torch.device | str | None,
+    device: Device | None,
 ) -> None:
     for name in names or ():
         value: Tensor = stacked_attribute(rows, name, what)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph.argument_types import Device
+
+if TYPE_CHECKING:
+    import networkx
+    from scipy.sparse import coo_matrix
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -23,7 +28,7 @@ class GivenEdges(NamedTuple):
     num_dst: int | None = None
 
 
-def given_edges(data: object, idtype: torch.dtype | None, device: torch.device | str | None) -> GivenEdges:
+def given_edges(data: object, idtype: torch.dtype | None, device: Device | None) -> GivenEdges:
     """Edges from (src, dst), ("coo", (src, dst)), ("csr" or "csc", (indptr, indices, edge ids)), a list of pairs, a
     SciPy matrix or a NetworkX graph.
 
@@ -51,12 +56,12 @@ def given_edges(data: object, idtype: torch.dtype | None, device: torch.device |
     )
 
 
-def _of_matrix(coo: Any, idtype: torch.dtype, device: torch.device | str | None) -> GivenEdges:
+def _of_matrix(coo: coo_matrix, idtype: torch.dtype, device: Device | None) -> GivenEdges:
     rows, columns = coo.shape
     return GivenEdges(_index(coo.row, idtype, device), _index(coo.col, idtype, device), rows, columns)
 
 
-def _pair(src: object, dst: Any, idtype: torch.dtype | None, device: Any) -> GivenEdges:
+def _pair(src: object, dst: object, idtype: torch.dtype | None, device: Device | None) -> GivenEdges:
     given = [x.dtype for x in (src, dst) if isinstance(x, Tensor)]
     if idtype is None and len(set(given)) > 1:
         raise DataError(
@@ -68,7 +73,7 @@ def _pair(src: object, dst: Any, idtype: torch.dtype | None, device: Any) -> Giv
     return GivenEdges(_index(src, idtype, device), _index(dst, idtype, device))
 
 
-def _formatted(form: str, arrays: Any, idtype: torch.dtype | None, device: torch.device | str | None) -> GivenEdges:
+def _formatted(form: str, arrays: Any, idtype: torch.dtype | None, device: Device | None) -> GivenEdges:
     if form == "coo" and len(arrays) == 2:
         return _pair(arrays[0], arrays[1], idtype, device)
     if form not in ("csr", "csc") or len(arrays) != 3:
@@ -92,14 +97,14 @@ def _formatted(form: str, arrays: Any, idtype: torch.dtype | None, device: torch
     return GivenEdges(rows, indices, size, None) if form == "csr" else GivenEdges(indices, rows, None, size)
 
 
-def _of_networkx(graph: Any, idtype: torch.dtype, device: torch.device | str | None) -> GivenEdges:
+def _of_networkx(graph: networkx.Graph, idtype: torch.dtype, device: Device | None) -> GivenEdges:
     directed = graph if graph.is_directed() else graph.to_directed()
     place = {node: i for i, node in enumerate(sorted(graph.nodes))}
     ends = [place[edge[0]] for edge in directed.edges], [place[edge[1]] for edge in directed.edges]
     return GivenEdges(_index(ends[0], idtype, device), _index(ends[1], idtype, device), len(place), len(place))
 
 
-def _index(value: Any, idtype: torch.dtype | None, device: Any) -> Tensor:
+def _index(value: Any, idtype: torch.dtype | None, device: Device | None) -> Tensor:
     """`value` as ids [num_edges]."""
     if not isinstance(value, (Tensor, np.ndarray)):
         value = list(value)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.dgl import formats, matrices, messages, mutate, select, slices
+from graphweave.dgl import matrices, messages, mutate, select, slices
+from graphweave.dgl.formats import FormattedGraph
 from graphweave.dgl.given_edges import given_edges
 from graphweave.graph import build, query, transform
+from graphweave.graph.argument_types import Device
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.messaging import EdgeFunction, NodeFunction
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.graph.structure import Structure
 
 _FUNCTIONS = frozenset({
@@ -37,7 +40,7 @@ class Scheme(NamedTuple):
     dtype: torch.dtype
 
 
-class DGLGraph(Graph):
+class DGLGraph(FormattedGraph):
     """A `graphweave.Graph` with the rest of DGL's methods. What changes its structure replaces its relations."""
 
     is_block = False
@@ -57,8 +60,6 @@ class DGLGraph(Graph):
             made = build.graph((edges.src, edges.dst), edges.num_src)
             relations, node_frames, edge_frames = made.relations, made.node_frames, made.edge_frames
         super().__init__(relations, node_frames, edge_frames or {}, batch)
-        self._formats = formats.FORMATS
-        self._created: tuple[str, ...] = ("coo",)
 
     @classmethod
     def like(cls, graph: Structure) -> DGLGraph:
@@ -73,16 +74,13 @@ class DGLGraph(Graph):
 
     # Types
 
-    def metagraph(self) -> Any:
-        """networkx.MultiDiGraph with a node for each node type that has a relation, and an edge with the key `name`
-        for each relation."""
-        return matrices.metagraph(self)
+    metagraph = matrices.metagraph
 
     def get_ntype_id(self, ntype: str | None) -> int:
         """The position of a node type in `ntypes`."""
         return list(self.node_frames).index(self.to_ntype(ntype))
 
-    def get_etype_id(self, etype: str | CanonicalEtype | None) -> int:
+    def get_etype_id(self, etype: Etype | None) -> int:
         """The position of a relation in `canonical_etypes`."""
         return list(self.relations).index(self.relation_key(etype))
 
@@ -113,48 +111,38 @@ class DGLGraph(Graph):
 
     # Queries that DGL knows by several names
 
-    def has_node(self, vid: object, ntype: str | None = None) -> Any:
-        """`has_nodes`."""
-        return self.has_nodes(vid, ntype)
+    has_node = Graph.has_nodes
+    has_edge_between = Graph.has_edges_between
 
-    def has_edge_between(self, u: object, v: object, etype: str | CanonicalEtype | None = None) -> Any:
-        """`has_edges_between`."""
-        return self.has_edges_between(u, v, etype)
-
-    def in_degree(self, v: object, etype: Any = None) -> Any:
-        """`in_degrees`."""
-        return self.in_degrees(v, etype)
-
-    def out_degree(self, u: object, etype: Any = None) -> Any:
-        """`out_degrees`."""
-        return self.out_degrees(u, etype)
-
-    def in_degrees(self, v: object = query.ALL, etype: str | CanonicalEtype | None = None) -> Any:
+    def in_degrees(self, v: object = query.ALL, etype: Etype | None = None) -> Any:
         """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
-        formats.require(self, ("coo", "csc"), "in_degrees")
+        self.require_format(("coo", "csc"), "in_degrees")
         return super().in_degrees(v, etype)
 
-    def out_degrees(self, u: object = query.ALL, etype: str | CanonicalEtype | None = None) -> Any:
+    def out_degrees(self, u: object = query.ALL, etype: Etype | None = None) -> Any:
         """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
-        formats.require(self, ("coo", "csr"), "out_degrees")
+        self.require_format(("coo", "csr"), "out_degrees")
         return super().out_degrees(u, etype)
 
-    def __getitem__(self, etype: object) -> Any:
-        """One relation as a graph that shares this graph's fields; a slice that names several joins them
-        (`slices.joined`)."""
-        return slices.sliced(self, etype)
+    in_degree, out_degree = in_degrees, out_degrees
+
+    __getitem__ = slices.take_relations
 
     # Structure that changes
 
     def add_nodes(self, num: int, data: Mapping[str, Tensor] | None = None, ntype: str | None = None) -> None:
-        """`num` further nodes after the nodes of `ntype`, with the fields `data` [num, ...]; see `mutate.add_nodes`."""
+        """Append `num` nodes of `ntype`, with the fields `data` [num, ...]. In other fields the new rows are zeros, and
+        so are the old rows of a field that did not exist. DataError for a negative number."""
         self._become(mutate.with_nodes(self, num, data, ntype))
 
-    def add_edges(self, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: Any = None) -> None:
-        """Further edges u[i] -> v[i] with the fields `data` [k, ...]; nodes that do not exist yet are added."""
+    def add_edges(
+        self, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: Etype | None = None
+    ) -> None:
+        """Append the edges u[i] -> v[i], with the fields `data` [k, ...] as in `add_nodes`. If u or v is a single
+        node, it is repeated. Nodes that do not exist yet are added."""
         self._become(mutate.with_edges(self, u, v, data, etype))
 
-    def remove_edges(self, eids: object, etype: object = None, store_ids: bool = False) -> None:
+    def remove_edges(self, eids: object, etype: Etype | None = None, store_ids: bool = False) -> None:
         """Remove the edges `eids`. Others keep their order, and with `store_ids` their old numbers as the field
         '_ID'."""
         self._become(mutate.without_edges(self, eids, etype, store_ids))
@@ -194,7 +182,7 @@ class DGLGraph(Graph):
         self.node_frame(ntype).initializers[field] = initializer
 
     def set_e_initializer(
-        self, initializer: Callable[..., Tensor], field: str | None = None, etype: str | CanonicalEtype | None = None
+        self, initializer: Callable[..., Tensor], field: str | None = None, etype: Etype | None = None
     ) -> None:
         """Like `set_n_initializer`, for new edges."""
         self.edge_frame(etype).initializers[field] = initializer
@@ -202,7 +190,11 @@ class DGLGraph(Graph):
     # Messages
 
     def update_all(
-        self, message_func: object, reduce_func: object, apply_node_func: object = None, etype: Any = None
+        self,
+        message_func: EdgeFunction,
+        reduce_func: NodeFunction,
+        apply_node_func: NodeFunction | None = None,
+        etype: Etype | None = None,
     ) -> None:
         """`Graph.update_all`. With built-in functions and several relations and no `etype`, along all of them:
         `messages.update_all_relations`."""
@@ -212,7 +204,12 @@ class DGLGraph(Graph):
             messages.update_all(self, message_func, reduce_func, apply_node_func, etype)
 
     def pull(
-        self, v: object, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
+        self,
+        v: object,
+        message_func: EdgeFunction,
+        reduce_func: NodeFunction,
+        apply_node_func: NodeFunction | None = None,
+        etype: Etype | None = None,
     ) -> None:
         """`Graph.pull`. Where no edge ends in any of the nodes v, only `apply_node_func` changes them."""
         if bool((torch.as_tensor(self.in_degrees(v, etype)) > 0).any()):
@@ -220,40 +217,17 @@ class DGLGraph(Graph):
         elif apply_node_func is not None:
             self.apply_nodes(apply_node_func, v, self.relation(etype).dsttype)
 
-    def apply_edges(self, func: Any, edges: Any = query.ALL, etype: str | CanonicalEtype | None = None) -> None:
+    def apply_edges(self, func: EdgeFunction, edges: object = query.ALL, etype: Etype | None = None) -> None:
         """`Graph.apply_edges`. With a built-in function and several relations and no `etype`, on all of them."""
         if etype is None and len(self.relations) > 1:
             messages.apply_edges_of_relations(self, func, edges)
         else:
             super().apply_edges(func, edges, etype)
 
-    def prop_nodes(
-        self,
-        nodes_generator: Iterable[object],
-        message_func: object,
-        reduce_func: object,
-        apply_node_func: object = None,
-        etype: object = None,
-    ) -> None:
-        """`pull` for each of the groups of nodes, one after the other."""
-        for nodes in nodes_generator:
-            self.pull(nodes, message_func, reduce_func, apply_node_func, etype=etype)
-
-    def prop_edges(
-        self, edges_generator: Iterable[object], message_func: Any, reduce_func: Any, apply_node_func: Any = None,
-        etype: object = None,
-    ) -> None:  # fmt: skip
-        """`send_and_recv` for each of the groups of edges, one after the other."""
-        for edges in edges_generator:
-            self.send_and_recv(edges, message_func, reduce_func, apply_node_func, etype=etype)
-
-    def filter_nodes(self, predicate: object, nodes: object = query.ALL, ntype: str | None = None) -> Tensor:
-        """The nodes for which `predicate(nodes)` is true, of all nodes or of those given; see `select.nodes`."""
-        return select.nodes(self, predicate, nodes, ntype)
-
-    def filter_edges(self, predicate: object, edges: object = query.ALL, etype: object = None) -> Tensor:
-        """The edges for which `predicate(edges)` is true, of all edges or of those given; see `select.edges`."""
-        return select.edges(self, predicate, edges, etype)
+    prop_nodes = messages.prop_nodes
+    prop_edges = messages.prop_edges
+    filter_nodes = select.filter_nodes
+    filter_edges = select.filter_edges
 
     # Fields
 
@@ -261,94 +235,60 @@ class DGLGraph(Graph):
         """Field -> (shape of a row, dtype)."""
         return {name: Scheme(*scheme) for name, scheme in self.node_frame(ntype).schemes().items()}
 
-    def edge_attr_schemes(self, etype: str | CanonicalEtype | None = None) -> dict[str, Scheme]:
+    def edge_attr_schemes(self, etype: Etype | None = None) -> dict[str, Scheme]:
         """Field -> (shape of a row, dtype)."""
         return {name: Scheme(*scheme) for name, scheme in self.edge_frame(etype).schemes().items()}
 
     # Matrices
 
-    def adj(self, etype: Any = None, eweight_name: str | None = None) -> Tensor:
-        """Sparse COO tensor [num_src, num_dst] with a 1, or the field `eweight_name`, for each edge; the sum for edges
-        with the same ends."""
-        return matrices.adj(self, etype, eweight_name)
-
-    adjacency_matrix = adj
-
-    def adj_external(
-        self, transpose: bool = False, ctx: Any = "cpu", scipy_fmt: str | None = None, etype: Any = None
-    ) -> Any:
-        """Like `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
-        return matrices.adj_external(self, transpose, ctx, scipy_fmt, etype)
-
-    def adj_tensors(self, fmt: str, etype: object = None) -> tuple[Tensor, ...]:
-        """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc". No ids stand for 0, 1, 2, ..."""
-        return matrices.adj_tensors(self, fmt, etype)
-
-    def inc(self, typestr: str, ctx: Any = "cpu", etype: Any = None) -> Tensor:
-        """The incidence matrix, sparse [num_nodes, num_edges]: 1 where a node is an edge's end ("in"), its start
-        ("out"), or -1 at its start and 1 at its end ("both", without self-loops)."""
-        return matrices.inc(self, typestr, ctx, etype)
-
-    incidence_matrix = inc
-
-    # Formats
-
-    def formats(self, formats_: object = None) -> Any:
-        """Which formats exist already and which do not (None), or a graph that has only the given ones."""
-        return formats.created(self) if formats_ is None else formats.restricted(self, formats_)
-
-    def create_formats_(self) -> None:
-        """Build the formats that the graph may have, so that no call needs to do so later."""
-        formats.create(self)
+    adj = adjacency_matrix = matrices.adj
+    adj_external = matrices.adj_external
+    adj_tensors = matrices.adj_tensors
+    inc = incidence_matrix = matrices.inc
 
     # Graphs made from this one
 
-    def astype(self, idtype: torch.dtype) -> Any:
+    def astype(self, idtype: torch.dtype) -> DGLGraph:
         """The graph with ids of `idtype`."""
         return transform.with_idtype(self, idtype)
 
-    def clone(self) -> Any:
+    def clone(self) -> DGLGraph:
         """A graph with the same structure and fields; changes of one do not change the other."""
         return self.local_var()
 
-    def local_var(self) -> Any:
-        out = super().local_var()
-        out._formats, out._created = self._formats, self._created  # type: ignore[attr-defined]
-        return out
-
-    def to(self, device: Any, **options: Any) -> Any:
+    def to(self: D, device: Device, **options: object) -> D:
         """The graph with structure and fields on `device`."""
         return super().to(device)
 
     def subgraph(
-        self, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
-    ) -> Any:
+        self, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Device | None = None
+    ) -> DGLGraph:
         """`Graph.subgraph`, on `output_device`."""
-        return _on(super().subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+        return on_device(super().subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def edge_subgraph(
-        self, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+        self, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Device | None = None
     ) -> DGLGraph:
         """`Graph.edge_subgraph`, on `output_device`."""
-        return _on(super().edge_subgraph(edges, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+        return on_device(super().edge_subgraph(edges, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def in_subgraph(
-        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
-    ) -> Any:
+        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Device | None = None
+    ) -> DGLGraph:
         """`Graph.in_subgraph`, on `output_device`."""
-        return _on(super().in_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+        return on_device(super().in_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def out_subgraph(
-        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Any = None
-    ) -> Any:
+        self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True, output_device: Device | None = None
+    ) -> DGLGraph:
         """`Graph.out_subgraph`, on `output_device`."""
-        return _on(super().out_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
+        return on_device(super().out_subgraph(nodes, relabel_nodes=relabel_nodes, store_ids=store_ids), output_device)
 
     def is_pinned(self) -> bool:
         """False: nothing pins the memory of a graph."""
         return False
 
-    def shared_memory(self, name: str, formats: object = None) -> Any:
+    def shared_memory(self, name: str, formats: object = None) -> DGLGraph:
         """DataError: graphs in named shared memory do not exist here."""
         raise DataError(
             f"shared_memory({name!r}): graphs are not kept in named shared memory. Pass the graph to the process, which"
@@ -369,5 +309,9 @@ class DGLGraph(Graph):
         return str([(src, dst, name) for src, name, dst in self.canonical_etypes])
 
 
-def _on(graph: Any, device: torch.device | str | None) -> Any:
+D = TypeVar("D", bound=DGLGraph)
+
+
+def on_device(graph: D, device: Device | None) -> D:
+    """The graph on `device`, or (None) where it is."""
     return graph if device is None else graph.to(device)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import transform
 
 
-def node_homophily(graph: Any, y: Tensor) -> float:
+def node_homophily(graph: DGLGraph, y: Tensor) -> float:
     """Mean over nodes of the fraction of a node's incoming edges that come from its class, 0 without edges (Pei et al.,
     "Geom-GCN", 2020). `y`: int [nodes]."""
     src, dst = _ends(graph)
@@ -18,13 +17,13 @@ def node_homophily(graph: Any, y: Tensor) -> float:
     return float((_sums((y[src] == y[dst]).float(), dst, graph.num_nodes()) / degree.clamp(min=1)).mean())
 
 
-def edge_homophily(graph: object, y: Tensor) -> float:
+def edge_homophily(graph: DGLGraph, y: Tensor) -> float:
     """The fraction of edges that join nodes of one class (Zhu et al., "Beyond homophily", 2020)."""
     src, dst = _ends(graph)
     return float((y[src] == y[dst]).float().mean())
 
 
-def linkx_homophily(graph: Any, y: Tensor) -> float:
+def linkx_homophily(graph: DGLGraph, y: Tensor) -> float:
     """1/(C-1) sum over classes k of max(0, h_k - n_k/n), where h_k is the fraction of the edges into class k that come
     from it (Lim et al., "Large scale learning on non-homophilous graphs", 2021)."""
     src, dst = _ends(graph)
@@ -35,7 +34,7 @@ def linkx_homophily(graph: Any, y: Tensor) -> float:
     return float(excess.clamp(min=0).sum()) / (classes - 1)
 
 
-def adjusted_homophily(graph: Any, y: Tensor) -> float:
+def adjusted_homophily(graph: DGLGraph, y: Tensor) -> float:
     """(h_edge - a) / (1 - a) with a = sum over classes of (class's degrees / edges)^2, on the graph with both
     directions of every edge (Platonov et al., "Characterizing graph datasets", 2023)."""
     both = transform.to_bidirected(graph)
@@ -44,7 +43,7 @@ def adjusted_homophily(graph: Any, y: Tensor) -> float:
     return float((edge_homophily(both, y) - expected) / (1 - expected))
 
 
-def edge_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> float:
+def edge_label_informativeness(graph: DGLGraph, y: Tensor, eps: float = 1e-8) -> float:
     """2 - sum p(a, b) log p(a, b) / sum p(a) log p(a), where p(a, b) is the fraction of edges between the classes and
     p(a) the class's fraction of the degrees (Platonov et al., 2023). Both directions of every edge count."""
     both = transform.to_bidirected(graph)
@@ -57,7 +56,7 @@ def edge_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> floa
     return float(2 - (pairs * pairs.log()).sum() / (of_class * of_class.log()).sum())
 
 
-def node_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> float:
+def node_label_informativeness(graph: DGLGraph, y: Tensor, eps: float = 1e-8) -> float:
     """Like `edge_label_informativeness`, where first a node is drawn and then one of its edges (ibid.)."""
     both = transform.to_bidirected(graph)
     src, dst = _ends(both)
@@ -71,7 +70,7 @@ def node_label_informativeness(graph: Any, y: Tensor, eps: float = 1e-8) -> floa
     return float(-gain / (of_node * of_node.log()).sum())
 
 
-def _ends(graph: Any) -> tuple[Tensor, Tensor]:
+def _ends(graph: DGLGraph) -> tuple[Tensor, Tensor]:
     src, dst = graph.all_edges()
     return src.long(), dst.long()
 

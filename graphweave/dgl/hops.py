@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,12 +14,13 @@ from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import distinct_edges
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import query, transform
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import assemble, counts
-from graphweave.graph.relation import Relation
+from graphweave.graph.relation import Etype, Relation
 from graphweave.graph.structure import G
 
 
-def joined(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], num_mid: int) -> tuple[Tensor, Tensor]:
+def join_edges(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], num_mid: int) -> tuple[Tensor, Tensor]:
     """All pairs of an edge of `first` and one of `second` that starts where it ends, as positions (i, j), ordered by i,
     then by j."""
     begins = second[0].long()
@@ -40,7 +41,7 @@ def line_graph(g: G, backtracking: bool = True, shared: bool = False) -> G:
     edges. DataError if g has several relations, or one that joins two node types.
     """
     r = one_relation(g, "line_graph")
-    e, f = joined((r.src, r.dst), (r.src, r.dst), g.num_destinations(r))
+    e, f = join_edges((r.src, r.dst), (r.src, r.dst), g.num_destinations(r))
     if not backtracking:
         keep = r.src[e] != r.dst[f]
         e, f = e[keep], f[keep]
@@ -55,7 +56,7 @@ def khop_graph(g: G, k: int, *, copy_ndata: bool = True) -> G:
     nodes = torch.arange(g.num_destinations(r), dtype=g.idtype, device=g.device)
     src, dst = nodes, nodes
     for _ in range(k):
-        i, j = joined((src, dst), (r.src, r.dst), len(nodes))
+        i, j = join_edges((src, dst), (r.src, r.dst), len(nodes))
         src, dst = src[i], r.dst[j]
     order = torch.argsort(src.long() * max(len(nodes), 1) + dst.long(), stable=True)
     walks = Relation(*r.key, src[order], dst[order])
@@ -71,7 +72,7 @@ def khop_adj(g: G, k: int) -> Tensor:
     return out.index_put((r.src.long(), r.dst.long()), torch.ones(r.num_edges, device=g.device), accumulate=True)
 
 
-def metapath_reachable_graph(g: Any, metapath: Any) -> DGLGraph:
+def metapath_reachable_graph(g: DGLGraph, metapath: Sequence[Etype]) -> DGLGraph:
     """A graph with one edge u -> v wherever a walk along the relations of `metapath`, one after the other, leads from u
     to v. Nodes have the fields that they have in g. DataError where a relation does not start where the last ends."""
     keys = [g.to_canonical_etype(etype) for etype in metapath]
@@ -85,7 +86,7 @@ def metapath_reachable_graph(g: Any, metapath: Any) -> DGLGraph:
     src, dst = first.src, first.dst
     for key in keys[1:]:
         r = g.relations[key]
-        i, j = joined((src, dst), (r.src, r.dst), g.num_sources(r))
+        i, j = join_edges((src, dst), (r.src, r.dst), g.num_sources(r))
         src, dst, _ = distinct_edges(src[i], r.dst[j], g.num_destinations(r))
     ntypes = dict.fromkeys((keys[0][0], keys[-1][2]))
     src, dst, _ = distinct_edges(src, dst, g.node_frames[keys[-1][2]].num_rows)
@@ -98,7 +99,13 @@ def metapath_reachable_graph(g: Any, metapath: Any) -> DGLGraph:
 
 
 def khop_in_subgraph(
-    g: object, nodes: object, k: int, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+    g: DGLGraph,
+    nodes: object,
+    k: int,
+    *,
+    relabel_nodes: bool = True,
+    store_ids: bool = True,
+    output_device: Device | None = None,
 ) -> Any:
     """The nodes from which at most k edges lead to `nodes`, and all edges between them.
 
@@ -110,21 +117,27 @@ def khop_in_subgraph(
 
 
 def khop_out_subgraph(
-    g: object, nodes: object, k: int, *, relabel_nodes: bool = True, store_ids: bool = True, output_device: Any = None
+    g: DGLGraph,
+    nodes: object,
+    k: int,
+    *,
+    relabel_nodes: bool = True,
+    store_ids: bool = True,
+    output_device: Device | None = None,
 ) -> Any:
     """Like `khop_in_subgraph`, along edges that start in `nodes`."""
     return _within(g, nodes, k, inwards=False, relabel=relabel_nodes, store_ids=store_ids, device=output_device)
 
 
 def _within(
-    g: Any, nodes: Any, k: int, *, inwards: bool, relabel: bool, store_ids: bool, device: torch.device | str | None
+    g: DGLGraph, nodes: object, k: int, *, inwards: bool, relabel: bool, store_ids: bool, device: Device | None
 ) -> Any:
-    single = not isinstance(nodes, Mapping)
-    if single and len(g.node_frames) > 1:
+    by_type = nodes if isinstance(nodes, Mapping) else None
+    if by_type is None and len(g.node_frames) > 1:
         raise DataError(
             f"the graph has the node types {', '.join(g.node_frames)}; expected a dict of type -> ids. Name them."
         )
-    given = {next(iter(g.node_frames)): nodes} if single else dict(nodes)
+    given = {next(iter(g.node_frames)): nodes} if by_type is None else dict(by_type)
     like, near = g.any_index(), {t: torch.zeros(n, dtype=torch.bool) for t, n in counts(g).items()}
     near = {t: x.to(g.device) for t, x in near.items()}
     seeds = {}
@@ -144,7 +157,7 @@ def _within(
     if not relabel:
         return out
     found = {t: (near[t].cumsum(0) - 1)[ids] for t, ids in seeds.items()}
-    return out, next(iter(found.values())) if single else found
+    return out, next(iter(found.values())) if by_type is None else found
 
 
 def one_relation(g: G, what: str) -> Relation:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.argument_types import Device
+from graphweave.graph.relation import Etype, Relation
 from graphweave.graph.structure import Structure
 
+if TYPE_CHECKING:
+    import networkx
+    from scipy.sparse import spmatrix
 
-def adj(g: Structure, etype: str | CanonicalEtype | None, eweight_name: str | None) -> Tensor:
+
+def adj(g: Structure, etype: Etype | None = None, eweight_name: str | None = None) -> Tensor:
+    """Sparse COO tensor [num_src, num_dst] with a 1, or the field `eweight_name`, for each edge; the sum for edges with
+    the same ends."""
     r = g.relation(etype)
     values = torch.ones(r.num_edges, device=g.device)
     if eweight_name is not None:
@@ -22,8 +29,13 @@ def adj(g: Structure, etype: str | CanonicalEtype | None, eweight_name: str | No
 
 
 def adj_external(
-    g: Structure, transpose: bool, ctx: Any, scipy_fmt: str | None, etype: str | CanonicalEtype | None
-) -> Any:
+    g: Structure,
+    transpose: bool = False,
+    ctx: Device = "cpu",
+    scipy_fmt: str | None = None,
+    etype: Etype | None = None,
+) -> Tensor | spmatrix:
+    """Like `adj`, on the device `ctx`, or as a SciPy matrix in the format "csr" or "coo"; transposed if wanted."""
     r = g.relation(etype)
     ends, shape = (r.src, r.dst), (g.num_sources(r), g.num_destinations(r))
     if transpose:
@@ -43,7 +55,8 @@ def adj_external(
     return scipy.sparse.csr_matrix((np.ones(r.num_edges), indices.cpu().numpy(), indptr.cpu().numpy()), shape)
 
 
-def adj_tensors(g: Structure, fmt: str, etype: Any) -> tuple[Tensor, ...]:
+def adj_tensors(g: Structure, fmt: str, etype: Etype | None = None) -> tuple[Tensor, ...]:
+    """(src, dst) for "coo", (indptr, indices, edge ids) for "csr" and "csc". No ids stand for 0, 1, 2, ..."""
     r = g.relation(etype)
     if fmt == "coo":
         return r.src, r.dst
@@ -54,7 +67,9 @@ def adj_tensors(g: Structure, fmt: str, etype: Any) -> tuple[Tensor, ...]:
     raise DataError(f"expected the format 'coo', 'csr' or 'csc' (got {fmt!r}). Pass one of them.")
 
 
-def inc(g: Structure, typestr: str, ctx: Any, etype: str | CanonicalEtype | None) -> Tensor:
+def inc(g: Structure, typestr: str, ctx: Device = "cpu", etype: Etype | None = None) -> Tensor:
+    """The incidence matrix, sparse [num_nodes, num_edges]: 1 where a node is an edge's end ("in"), its start ("out"),
+    or -1 at its start and 1 at its end ("both", without self-loops)."""
     r = g.relation(etype)
     device = torch.device(ctx)
     edges, src, dst = torch.arange(r.num_edges, device=device), r.src.to(device).long(), r.dst.to(device).long()
@@ -74,7 +89,9 @@ def inc(g: Structure, typestr: str, ctx: Any, etype: str | CanonicalEtype | None
     )
 
 
-def metagraph(g: Structure) -> Any:
+def metagraph(g: Structure) -> networkx.MultiDiGraph:
+    """networkx.MultiDiGraph with a node for each node type that has a relation, and an edge with the key `name` for
+    each relation."""
     import networkx  # optional
 
     out = networkx.MultiDiGraph()

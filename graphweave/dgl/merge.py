@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph.assemble import assemble
+from graphweave.graph.frame import Frame
 
 
-def merge(graphs: Sequence[Any]) -> Any:
+def merge(graphs: Sequence[DGLGraph]) -> DGLGraph:
     """One graph with the edges of all graphs, the first graph's first. Graphs have nodes of the same types; a type has
     as many as the graph with the most. Fields of nodes are those of the last graph in which a node has them.
 
@@ -46,7 +47,7 @@ def merge(graphs: Sequence[Any]) -> Any:
     return assemble(type(first), sizes, relations, ndata, edata)
 
 
-def _overlaid(frames: Sequence[Any], num: int) -> dict[str, torch.Tensor]:
+def _overlaid(frames: Sequence[Frame], num: int) -> dict[str, torch.Tensor]:
     fields: dict[str, torch.Tensor] = {}
     for frame in frames:
         for name, x in frame.items():

@@ -1,17 +1,21 @@
-"""Built-in messages along several relations at once."""
+"""Messages as DGL has them: along several relations at once, and to one group of nodes or edges after the other."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from graphweave.core.errors import DataError
 from graphweave.graph import messaging, query
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.graph import Graph
+from graphweave.graph.messaging import EdgeFunction, NodeFunction
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.graph.structure import Structure
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 
 
-def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: str | CanonicalEtype | None) -> None:
+def update_all(
+    g: Structure, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None, etype: Etype | None
+) -> None:
     """`update_all` along one relation. Nodes without messages keep what their initializer gives (`set_n_initializer`)
     from a reduce function of one's own, which DGL does not call for them."""
     r = g.relation(etype)
@@ -24,7 +28,7 @@ def update_all(g: Structure, message: Any, reduce: Any, apply: Any, etype: str |
         messaging.apply_nodes(g, apply, ntype=r.dsttype)
 
 
-def update_all_relations(g: Structure, message: object, reduce: Any, apply: Any) -> None:
+def update_all_relations(g: Structure, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None) -> None:
     """`update_all` along all relations whose types have the fields that `message` reads.
 
     Where several of them end in one node type, their results are reduced like messages. Built-in functions only, and
@@ -55,7 +59,25 @@ def apply_edges_of_relations(g: Structure, function: object, edges: object) -> N
         messaging.apply_edges(g, function, etype=key)
 
 
-def _with_fields(g: Structure, message: CopyMessage | BinaryMessage) -> list[Any]:
+def prop_nodes(
+    graph: Graph, nodes_generator: Iterable[object], message_func: EdgeFunction, reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
+) -> None:  # fmt: skip
+    """`graph.pull` for each of the groups of nodes, one after the other."""
+    for nodes in nodes_generator:
+        graph.pull(nodes, message_func, reduce_func, apply_node_func, etype=etype)
+
+
+def prop_edges(
+    graph: Graph, edges_generator: Iterable[object], message_func: EdgeFunction, reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
+) -> None:  # fmt: skip
+    """`graph.send_and_recv` for each of the groups of edges, one after the other."""
+    for edges in edges_generator:
+        graph.send_and_recv(edges, message_func, reduce_func, apply_node_func, etype=etype)
+
+
+def _with_fields(g: Structure, message: CopyMessage | BinaryMessage) -> list[CanonicalEtype]:
     found = [key for key in g.relations if all(_has(g, key, *field) for field in _read(message))]
     if not found:
         raise KeyError(f"no relation has the fields {[field for _, field in _read(message)]} that {message} reads.")
@@ -68,7 +90,7 @@ def _read(message: CopyMessage | BinaryMessage) -> list[tuple[str, str]]:
     return [(message.lhs, message.lhs_field), (message.rhs, message.rhs_field)]
 
 
-def _has(g: Structure, key: Any, target: str, field: str) -> bool:
+def _has(g: Structure, key: CanonicalEtype, target: str, field: str) -> bool:
     r = g.relations[key]
     frame = {"u": g.node_frames[r.srctype], "v": g.node_frames[r.dsttype], "e": g.edge_frames[key]}[target]
     return field in frame

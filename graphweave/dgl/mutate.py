@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,38 +11,8 @@ from graphweave.core.errors import DataError
 from graphweave.graph import query, transform
 from graphweave.graph.assemble import counts
 from graphweave.graph.frame import EID, NID, Frame
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype, Etype, Relation
 from graphweave.graph.structure import G, Structure
-
-
-def add_nodes(g: Any, num: int, data: Mapping[str, Tensor] | None = None, ntype: str | None = None) -> Any:
-    """A graph with `num` further nodes of `ntype`. Fields in `data` [num, ...] are appended; in other fields the new
-    rows are zeros, and so are the old rows of a field that did not exist. DataError for a negative number."""
-    out = g.clone()
-    out.add_nodes(num, data, ntype)
-    return out
-
-
-def add_edges(g: Any, u: object, v: object, data: Mapping[str, Tensor] | None = None, etype: object = None) -> Any:
-    """A graph with further edges u[i] -> v[i], after the others. If one of u and v is a single node, it is repeated.
-    Nodes that do not exist yet are added; `data` as in `add_nodes`."""
-    out = g.clone()
-    out.add_edges(u, v, data, etype)
-    return out
-
-
-def remove_edges(g: Any, eids: object, etype: object = None, store_ids: bool = False) -> Any:
-    """A graph without the edges `eids`. With `store_ids` the field '_ID' holds the numbers that edges had."""
-    out = g.clone()
-    out.remove_edges(eids, etype, store_ids)
-    return out
-
-
-def remove_nodes(g: Any, nids: object, ntype: str | None = None, store_ids: bool = False) -> Any:
-    """A graph without the nodes `nids` and without the edges at them. `store_ids` as in `remove_edges`, for both."""
-    out = g.clone()
-    out.remove_nodes(nids, ntype, store_ids)
-    return out
 
 
 def with_nodes(g: G, num: int, data: Mapping[str, Tensor] | None, ntype: str | None) -> G:
@@ -55,7 +24,7 @@ def with_nodes(g: G, num: int, data: Mapping[str, Tensor] | None, ntype: str | N
     return transform.replace_edges(g, g.relations, _edata(g), num_nodes=sizes, ndata=ndata, batch=g.batch_counts)
 
 
-def with_edges(g: G, u: object, v: object, data: Mapping[str, Tensor] | None, etype: str | CanonicalEtype | None) -> G:
+def with_edges(g: G, u: object, v: object, data: Mapping[str, Tensor] | None, etype: Etype | None) -> G:
     key = g.relation_key(etype)
     relation = g.relations[key]
     most = torch.iinfo(g.idtype).max
@@ -74,7 +43,7 @@ def with_edges(g: G, u: object, v: object, data: Mapping[str, Tensor] | None, et
     return transform.replace_edges(g, {**g.relations, key: joined}, edata, batch=g.batch_counts)
 
 
-def without_edges(g: G, eids: object, etype: Any, store_ids: bool) -> G:
+def without_edges(g: G, eids: object, etype: Etype | None, store_ids: bool) -> G:
     key = g.relation_key(etype)
     num = g.relations[key].num_edges
     removed = query.as_selection(eids, num, g.any_index(), "edge").long()

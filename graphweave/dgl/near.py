@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.base import dgl_warning
 from graphweave.dgl.construct import graph
 from graphweave.dgl.graph import DGLGraph
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 _DISTANCES = ("euclidean", "cosine")
 
@@ -111,13 +114,13 @@ def _segments(points: np.ndarray, segs: Sequence[int]) -> Iterator[tuple[int, np
         begin += count
 
 
-def _tree(points: np.ndarray) -> Any:
+def _tree(points: np.ndarray) -> cKDTree:
     from scipy.spatial import cKDTree  # SciPy takes long to load
 
     return cKDTree(points)
 
 
-def _graph(src: Sequence[np.ndarray], dst: Sequence[np.ndarray], num_nodes: int, device: torch.device) -> Any:
+def _graph(src: Sequence[np.ndarray], dst: Sequence[np.ndarray], num_nodes: int, device: torch.device) -> DGLGraph:
     none = np.empty(0, dtype=np.int64)
     ends = [torch.from_numpy(np.concatenate([none, *side]).astype(np.int64)).to(device) for side in (src, dst)]
     return graph((ends[0], ends[1]), num_nodes=num_nodes)

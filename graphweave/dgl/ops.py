@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from graphweave.core.edge_functions import OPERATIONS
 from graphweave.core.errors import DataError
-from graphweave.graph import messaging
-from graphweave.graph.readout import owners, reduced
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.dgl.graph import DGLGraph
+from graphweave.dgl.slices import take_relations
+from graphweave.graph import messaging, query
+from graphweave.graph.readout import owners, reduce_rows
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.graph.softmax import edge_softmax as softmax_of_edges
 from graphweave.graph.softmax import softmax
 from graphweave.graph.structure import Structure
@@ -26,11 +28,15 @@ from graphweave.ops import segment_mm as segment_mm
 from graphweave.udf import run
 from graphweave.udf.arguments import Frames
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
+from graphweave.udf.mailbox import Received
+
+Operand: TypeAlias = Any
+"""A tensor, or a tensor or None for each type of a graph of several; None if the operator has one operand."""
 
 _REDUCERS = ("sum", "max", "min", "mean")
 
 
-def gspmm(g: Structure, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -> Any:
+def gspmm(g: Structure, op: str, reduce_op: str, lhs_data: Operand, rhs_data: Operand) -> Any:
     """out[v] = reduce over the edges e that end in v of op(lhs[src[e]], rhs[e]). [nodes, ...], [edges, ...] ->
     [destinations, ...], with 0 where no edge ends.
 
@@ -57,13 +63,15 @@ def gspmm(g: Structure, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -
     )
 
 
-def _pushed(g: Structure, key: Any, op: str, reduce_op: str, x: Any, y: Any) -> Tensor:
+def _pushed(g: Structure, key: CanonicalEtype, op: str, reduce_op: str, x: Operand, y: Operand) -> Tensor:
     message = _message(op, "u", "e")
     frames = Frames({"x": x} if x is not None else {}, {}, {"y": y} if y is not None else {}, {}, {}, key)
     return run.update_all(messaging.ends_of(g, key), frames, message, ReduceMessages(reduce_op, "m", "out"))["out"]
 
 
-def gsddmm(g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v") -> Any:
+def gsddmm(
+    g: Structure, op: str, lhs_data: Operand, rhs_data: Operand, lhs_target: str = "u", rhs_target: str = "v"
+) -> Any:
     """out[e] = op(lhs at one end of e, rhs at another). [rows, ...], [rows, ...] -> [edges, ...].
 
     `lhs_target`, `rhs_target`: "u" for the source, "v" for the destination, "e" for the edge. `op` as in `gspmm`, and
@@ -83,7 +91,13 @@ def gsddmm(g: Structure, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str 
     return tuple(out)
 
 
-def _at_ends(g: Structure, key: Any, message: Any, lhs: tuple[str, object], rhs: tuple[str, object]) -> Tensor:
+def _at_ends(
+    g: Structure,
+    key: CanonicalEtype,
+    message: CopyMessage | BinaryMessage,
+    lhs: tuple[str, object],
+    rhs: tuple[str, object],
+) -> Tensor:
     fields: dict[str, dict[str, Any]] = {"u": {}, "v": {}, "e": {}}
     for name, (target, x) in zip("xy", (lhs, rhs), strict=True):
         if x is not None:
@@ -103,12 +117,12 @@ def _message(op: str, lhs: str, rhs: str) -> CopyMessage | BinaryMessage:
     return BinaryMessage(lhs, op, rhs, "x", "y", "m")
 
 
-def copy_u(g: Structure, x: Tensor, etype: Any = None) -> Tensor:
+def copy_u(g: Structure, x: Tensor, etype: Etype | None = None) -> Tensor:
     """out[e] = x[src[e]]. [sources, ...] -> [edges, ...]."""
     return gsddmm(_of(g, etype), "copy_lhs", x, None)
 
 
-def copy_v(g: Structure, x: Tensor, etype: Any = None) -> Tensor:
+def copy_v(g: Structure, x: Tensor, etype: Etype | None = None) -> Tensor:
     """out[e] = x[dst[e]]. [destinations, ...] -> [edges, ...]."""
     return gsddmm(_of(g, etype), "copy_rhs", None, x)
 
@@ -118,7 +132,7 @@ def copy_e(g: Structure, x: Tensor) -> Tensor:
     return x
 
 
-def edge_softmax(graph: Any, logits: object, eids: Any = "__ALL__", norm_by: str = "dst") -> Any:
+def edge_softmax(graph: DGLGraph, logits: object, eids: Tensor | str = query.ALL, norm_by: str = "dst") -> Any:
     """`graphweave.edge_softmax`: softmax of `logits` over the edges that end (or start) in the same node. A dict
     of several relations' logits gives a dict by canonical relation."""
     if isinstance(logits, Mapping):
@@ -133,7 +147,7 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
     """
     if reducer not in _REDUCERS:
         raise DataError(f"expected one of {', '.join(_REDUCERS)} as reducer (got {reducer!r}). Pass one of these.")
-    out: Tensor = run.call(reduced, value, None, _segments(seglen, value), reducer)
+    out: Tensor = run.call(reduce_rows, value, None, _segments(seglen, value), reducer)
     return out
 
 
@@ -144,7 +158,7 @@ def segment_softmax(seglen: Tensor, value: Tensor) -> Tensor:
     return out
 
 
-def _segments(seglen: Tensor, value: Tensor) -> Any:
+def _segments(seglen: Tensor, value: Tensor) -> Received:
     lengths = seglen.to(device=value.device, dtype=torch.int64)
     if not torch.compiler.is_compiling() and int(lengths.sum()) != value.shape[0]:
         raise DataError(
@@ -153,8 +167,8 @@ def _segments(seglen: Tensor, value: Tensor) -> Any:
     return owners(lengths, value, lengths.shape[0])
 
 
-def _of(g: Any, etype: str | CanonicalEtype | None) -> Any:
-    return g if etype is None else g[etype]
+def _of(g: Structure, etype: Etype | None) -> Structure:
+    return g if etype is None else take_relations(g, etype)
 
 
 def _spmm(op: str, reducer: str) -> Callable[..., object]:
@@ -176,7 +190,7 @@ def _copied(target: str, reducer: str) -> Callable[..., object]:
 
 
 def _sddmm(lhs: str, op: str, rhs: str) -> Callable[..., object]:
-    def function(g: Structure, x: object, y: object, etype: Any = None) -> Any:
+    def function(g: Structure, x: object, y: object, etype: Etype | None = None) -> object:
         return gsddmm(_of(g, etype), op, x, y, lhs, rhs)
 
     function.__doc__ = f"`gsddmm`: {op} of x at {lhs} and y at {rhs} of each edge."
@@ -188,7 +202,7 @@ def _named(function: Callable[..., object], name: str) -> Callable[..., object]:
     return function
 
 
-def _made() -> Sequence[Callable[..., object]]:
+def _make_functions() -> Sequence[Callable[..., object]]:
     return [
         *(_spmm(op, reducer) for op in OPERATIONS[:-1] for reducer in _REDUCERS),
         *(_copied(target, reducer) for target in "ue" for reducer in _REDUCERS),
@@ -196,4 +210,4 @@ def _made() -> Sequence[Callable[..., object]]:
     ]
 
 
-globals().update({function.__name__: function for function in _made()})
+globals().update({function.__name__: function for function in _make_functions()})

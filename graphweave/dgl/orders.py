@@ -15,7 +15,7 @@ from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 from graphweave.graph import transform
 from graphweave.graph.frame import EID, NID
-from graphweave.graph.relation import Relation
+from graphweave.graph.relation import Etype, Relation
 from graphweave.sampling.partition import found_clusters
 from graphweave.sampling.undirected import undirected_of
 
@@ -28,7 +28,7 @@ def reorder_graph(
     edge_permute_algo: str = "src",
     store_ids: bool = True,
     permute_config: Mapping[str, object] | None = None,
-) -> Any:
+) -> DGLGraph:
     """The graph with its nodes and edges renumbered.
 
     `node_permute_algo`: None keeps the nodes in order, "rcmk" is the reverse Cuthill-McKee order, "metis" puts the
@@ -86,7 +86,7 @@ def _permutation(config: Mapping[str, object], name: str, num: int) -> Tensor:
     return found
 
 
-def norm_by_dst(g: Any, etype: object = None) -> Tensor:
+def norm_by_dst(g: DGLGraph, etype: Etype | None = None) -> Tensor:
     """1 / (the number of edges that end where edge e ends), float32 [num_edges]."""
     r = g.relation(etype)
     degree = torch.bincount(r.dst.long(), minlength=g.num_destinations(r))
@@ -103,12 +103,12 @@ def sort_csr_by_tag(g: DGLGraph, tag: Tensor, tag_offset_name: str = "_TAG_OFFSE
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="src")
 
 
-def sort_csc_by_tag(g: Any, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> Any:
+def sort_csc_by_tag(g: DGLGraph, tag: Tensor, tag_offset_name: str = "_TAG_OFFSET", tag_type: str = "node") -> DGLGraph:
     """Like `sort_csr_by_tag`, by destination, with the tags of sources."""
     return _sorted_by_tag(g, tag, tag_offset_name, tag_type, rows="dst")
 
 
-def _sorted_by_tag(g: DGLGraph, tag: Tensor, name: str, tag_type: str, rows: str) -> Any:
+def _sorted_by_tag(g: DGLGraph, tag: Tensor, name: str, tag_type: str, rows: str) -> DGLGraph:
     r = g.relation(None)
     row, other = (r.src, r.dst) if rows == "src" else (r.dst, r.src)
     num_rows, num_others = g.num_sources(r), g.num_destinations(r)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
-from graphweave.dgl.shared_transforms import edge_subgraph
 from graphweave.graph.frame import NID
+from graphweave.graph.transform import edge_subgraph
 
 __all__ = ["metis_partition", "metis_partition_assignment"]
 
@@ -40,7 +38,7 @@ def metis_partition_assignment(
 def metis_partition(
     g: DGLGraph, k: int, extra_cached_hops: int = 0, reshuffle: bool = False, balance_ntypes: object = None,
     balance_edges: bool = False, mode: str = "k-way",
-) -> dict[int, Any]:  # fmt: skip
+) -> dict[int, DGLGraph]:  # fmt: skip
     """Part -> the subgraph of its nodes, with the edges between them.
 
     With `extra_cached_hops`, also the nodes from which as many edges lead to the part's, and the edges into all but the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +10,11 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import distinct_edges
-from graphweave.dgl.hops import joined
+from graphweave.dgl.graph import DGLGraph
+from graphweave.dgl.hops import join_edges
 
 
-def adj_product_graph(a: Any, b: Any, weight_name: str, etype: str = "_E") -> Any:
+def adj_product_graph(a: DGLGraph, b: DGLGraph, weight_name: str, etype: str = "_E") -> DGLGraph:
     """The graph with an edge u -> w wherever a has u -> v and b has v -> w, of weight sum over v of a[u, v] b[v, w].
 
     `weight_name`: the edge field of weights [num_edges] in both graphs and in the result; gradients flow to both.
@@ -26,13 +26,13 @@ def adj_product_graph(a: Any, b: Any, weight_name: str, etype: str = "_E") -> An
             f"adj_product_graph: a's edges end in {a.num_destinations(r)} nodes, b's start in {b.num_sources(s)}."
             " Pass graphs that fit."
         )
-    i, j = joined((r.src, r.dst), (s.src, s.dst), b.num_sources(s))
+    i, j = join_edges((r.src, r.dst), (s.src, s.dst), b.num_sources(s))
     weight = a.edge_frames[r.key][weight_name][i] * b.edge_frames[s.key][weight_name][j]
     sizes = a.num_sources(r), b.num_destinations(s)
     return _weighted(r.src[i], s.dst[j], weight, (r.srctype, s.dsttype), sizes, weight_name, etype)
 
 
-def adj_sum_graph(graphs: Sequence[Any], weight_name: str) -> Any:
+def adj_sum_graph(graphs: Sequence[DGLGraph], weight_name: str) -> DGLGraph:
     """The graph with an edge wherever one of the graphs has one, whose weight is the sum of theirs.
 
     DataError for no graphs, or for graphs of different sizes or types.
@@ -52,7 +52,7 @@ def adj_sum_graph(graphs: Sequence[Any], weight_name: str) -> Any:
 
 def _weighted(
     src: Tensor, dst: Tensor, weight: Tensor, ntypes: tuple[str, str], sizes: tuple[int, int], name: str, etype: str
-) -> object:
+) -> DGLGraph:
     u, v, place = distinct_edges(src, dst, sizes[1])
     out = heterograph({(ntypes[0], etype, ntypes[1]): (u, v)}, dict(zip(ntypes, sizes, strict=True)))
     out.edata[name] = weight.new_zeros(len(u)).index_add(0, place, weight)

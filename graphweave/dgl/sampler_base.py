@@ -10,6 +10,7 @@ import torch
 from graphweave.dgl.block import DST, DGLBlock
 from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import transform
+from graphweave.graph.argument_types import Device, IdsByType
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.graph import Graph
 
@@ -17,7 +18,7 @@ from graphweave.graph.graph import Graph
 class DGLSampler:
     """A sampler that a `DataLoader` asks for batches: a class of one's own defines `sample(g, indices)`."""
 
-    def sample(self, g: object, indices: object) -> Any:
+    def sample(self, g: DGLGraph, indices: object) -> Any:
         """The batch of `indices`. NotImplementedError where a class does not define it."""
         raise NotImplementedError(f"{type(self).__name__} has no sample(g, indices). Define it.")
 
@@ -27,16 +28,16 @@ class DGLBlockSampler(DGLSampler):
     (input nodes, output nodes, blocks). What DGL prefetches is read where it is used."""
 
     def __init__(
-        self, prefetch_node_feats: object = None, prefetch_labels: object = None, prefetch_edge_feats: Any = None,
-        output_device: torch.device | str | None = None,
+        self, prefetch_node_feats: object = None, prefetch_labels: object = None, prefetch_edge_feats: object = None,
+        output_device: Device | None = None,
     ) -> None:  # fmt: skip
         self.output_device = output_device
 
-    def sample_blocks(self, g: object, seed_nodes: object, exclude_eids: Any = None) -> Any:
+    def sample_blocks(self, g: DGLGraph, seed_nodes: object, exclude_eids: object = None) -> Any:
         """The batch of `seed_nodes`. NotImplementedError where a class does not define it."""
         raise NotImplementedError(f"{type(self).__name__} has no sample_blocks(g, seed_nodes). Define it.")
 
-    def sample(self, g: object, seed_nodes: object, exclude_eids: Any = None) -> Any:
+    def sample(self, g: DGLGraph, seed_nodes: object, exclude_eids: object = None) -> Any:
         """`sample_blocks`."""
         return self.sample_blocks(g, seed_nodes, exclude_eids)
 
@@ -59,7 +60,7 @@ def _take(frame: Frame, whole: Frame, ids: str) -> None:
             frame[name] = x[rows]
 
 
-def long_ids(seeds: object) -> Any:
+def long_ids(seeds: object) -> IdsByType:
     """Seeds as int64 ids, or type -> ids."""
     if isinstance(seeds, Mapping):
         return {t: torch.as_tensor(x).long().view(-1) for t, x in seeds.items()}

@@ -6,7 +6,6 @@ All draws come from PyTorch's generator, so that `torch.manual_seed` and `dgl.se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +15,13 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.block import DST
 from graphweave.dgl.construct import heterograph
 from graphweave.dgl.distinct import to_simple
-from graphweave.dgl.graph import DGLGraph
+from graphweave.dgl.graph import DGLGraph, on_device
 from graphweave.dgl.walks import node2vec_random_walk, pack_traces, random_walk
+from graphweave.graph import transform
+from graphweave.graph.argument_types import Device
 from graphweave.graph.frame import EID
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import CanonicalEtype, Etype
+from graphweave.sampling.blocks import Fanout
 
 __all__ = [
     "PinSAGESampler", "RandomWalkNeighborSampler", "global_uniform_negative_sampling", "node2vec_random_walk",
@@ -31,8 +33,8 @@ _ENOUGH = 1.3
 
 
 def sample_neighbors(
-    g: DGLGraph, nodes: object, fanout: Any, edge_dir: str = "in", prob: str | None = None, replace: bool = False,
-    copy_ndata: bool = True, copy_edata: bool = True, exclude_edges: object = None, output_device: Any = None,
+    g: DGLGraph, nodes: object, fanout: Fanout, edge_dir: str = "in", prob: str | None = None, replace: bool = False,
+    copy_ndata: bool = True, copy_edata: bool = True, exclude_edges: object = None, output_device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """All nodes of `g`, with the incoming edges ("out": the outgoing) that each of `nodes` draws; '_ID' of an edge is
     its number in `g`.
@@ -54,7 +56,7 @@ def sample_neighbors(
 
 def select_topk(
     g: DGLGraph, k: object, weight: str, nodes: object = None, *, edge_dir: str = "in", ascending: bool = False,
-    copy_ndata: bool = True, copy_edata: bool = True, output_device: Any = None,
+    copy_ndata: bool = True, copy_edata: bool = True, output_device: Device | None = None,
 ) -> DGLGraph:  # fmt: skip
     """All nodes of `g`, with the `k` incoming edges ("out": the outgoing) of each of `nodes` (None: all) whose field
     `weight` is largest, or smallest if `ascending`; '_ID' of an edge is its number in `g`.
@@ -85,7 +87,7 @@ def global_uniform_negative_sampling(
     num_samples: int,
     exclude_self_loops: bool = True,
     replace: bool = False,
-    etype: str | CanonicalEtype | None = None,
+    etype: Etype | None = None,
     redundancy: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(sources, destinations) of at most `num_samples` pairs of nodes that no edge of the relation joins, each equally
@@ -114,8 +116,8 @@ class RandomWalkNeighborSampler:
     """
 
     def __init__(
-        self, G: Any, num_traversals: int, termination_prob: float, num_random_walks: int, num_neighbors: int,
-        metapath: Sequence[Any] | None = None, weight_column: str = "weights",
+        self, G: DGLGraph, num_traversals: int, termination_prob: float, num_random_walks: int, num_neighbors: int,
+        metapath: Sequence[Etype] | None = None, weight_column: str = "weights",
     ) -> None:  # fmt: skip
         self.G, self.weight_column, self.num_traversals = G, weight_column, num_traversals
         self.termination_prob, self.num_random_walks = termination_prob, num_random_walks
@@ -128,7 +130,7 @@ class RandomWalkNeighborSampler:
             )
         self.metapath, self.ntype = keys, keys[0][0]
 
-    def __call__(self, seed_nodes: Any) -> Any:
+    def __call__(self, seed_nodes: object) -> DGLGraph:
         """A graph of all nodes of the type, with an edge from each neighbour to its seed; the field `weight_column`
         says how many visits it stands for."""
         seeds = torch.as_tensor(seed_nodes).long().view(-1).repeat_interleave(self.num_random_walks)
@@ -157,7 +159,7 @@ class PinSAGESampler(RandomWalkNeighborSampler):
     direction. DataError if a direction has no relation."""
 
     def __init__(
-        self, G: Any, ntype: str, other_type: str, num_traversals: int, termination_prob: float,
+        self, G: DGLGraph, ntype: str, other_type: str, num_traversals: int, termination_prob: float,
         num_random_walks: int, num_neighbors: int, weight_column: str = "weights",
     ) -> None:  # fmt: skip
         path = []
@@ -170,11 +172,10 @@ class PinSAGESampler(RandomWalkNeighborSampler):
 
 
 def _by_type(g: DGLGraph, nodes: object) -> dict[str, Tensor]:
-    given = nodes if isinstance(nodes, Mapping) else {g.ntypes[0] if len(g.ntypes) == 1 else None: nodes}
-    return {g.to_ntype(t): torch.as_tensor(x).long().view(-1) for t, x in given.items()}
+    return {t: torch.as_tensor(x).long().view(-1) for t, x in transform.by_ntype(g, nodes).items()}
 
 
-def _towards(g: DGLGraph, edge_dir: str) -> Any:
+def _towards(g: DGLGraph, edge_dir: str) -> DGLGraph:
     if edge_dir not in ("in", "out"):
         raise DataError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r}). Pass one of them.")
     return g if edge_dir == "in" else g.reverse(copy_ndata=False, copy_edata=True)
@@ -192,7 +193,7 @@ def _strongest(ends: Tensor, weight: Tensor, k: int, ascending: bool) -> Tensor:
 
 
 def edges_of(
-    g: DGLGraph, found: Mapping[Any, Tensor], copy_ndata: bool, copy_edata: bool, device: torch.device | str | None
+    g: DGLGraph, found: Mapping[CanonicalEtype, Tensor], copy_ndata: bool, copy_edata: bool, device: Device | None
 ) -> DGLGraph:
     out = g.edge_subgraph(dict(found), relabel_nodes=False)
     for t in () if copy_ndata else out.ntypes:
@@ -201,4 +202,4 @@ def edges_of(
     for key in () if copy_edata else out.canonical_etypes:
         for name in [n for n in out.edge_frames[key] if n != EID]:
             del out.edge_frames[key][name]
-    return out if device is None else out.to(device)
+    return on_device(out, device)

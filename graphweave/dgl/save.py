@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.core.whole_file import written_whole
 from graphweave.data.dgl_file import StoredGraph, is_dgl_file, read_dgl_graphs, read_dgl_tensors
 from graphweave.dgl.graph import DGLGraph
@@ -32,7 +34,10 @@ VERSION = 1
 
 
 def save_graphs(
-    filename: str | Path, g_list: Any, labels: Mapping[str, Tensor] | None = None, formats: Any = None
+    filename: str | Path,
+    g_list: DGLGraph | list[DGLGraph] | tuple[DGLGraph, ...],
+    labels: Mapping[str, Tensor] | None = None,
+    formats: str | Sequence[str] | None = None,
 ) -> None:
     """Write a graph or a list of graphs, and tensors by name (`labels`), to a file. It is whole at any time.
 
@@ -105,7 +110,7 @@ def _from_stored(graph: StoredGraph) -> DGLGraph:
     return assemble(DGLGraph, graph.num_nodes, relations, graph.node_fields, graph.edge_fields)
 
 
-def _described(g: DGLGraph, at: str, arrays: dict[str, object]) -> dict[str, Any]:
+def _described(g: DGLGraph, at: str, arrays: dict[str, object]) -> JsonObject:
     nodes = [
         {"type": t, "rows": frame.num_rows, "data": _fields(frame, f"{at}/nodes/{i}/data", arrays)}
         for i, (t, frame) in enumerate(g.node_frames.items())
@@ -144,7 +149,7 @@ def _array(x: Tensor) -> Any:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[dict[str, Any], Any]]:
+def _opened(path: Path) -> Iterator[tuple[JsonObject, NpzFile]]:
     """(manifest, arrays). DataError, inside the block too, for a file that is damaged or another."""
     if not path.exists():
         raise DataError(f"there is no file {path}. Write one with save_graphs.")
@@ -165,7 +170,7 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], Any]]:
         ) from error
 
 
-def _graph(described: Mapping[str, Any], at: str, archive: Any, formats: Any) -> DGLGraph:
+def _graph(described: JsonObject, at: str, archive: NpzFile, formats: list[str] | None) -> DGLGraph:
     sizes = {node["type"]: node["rows"] for node in described["nodes"]}
     ndata = {n["type"]: _tensors(n["data"], f"{at}/nodes/{i}/data", archive) for i, n in enumerate(described["nodes"])}
     relations, edata = {}, {}
@@ -188,7 +193,7 @@ def _graph(described: Mapping[str, Any], at: str, archive: Any, formats: Any) ->
     return restricted
 
 
-def _tensors(fields: Sequence[Sequence[str]], at: str, archive: Any) -> dict[str, Tensor]:
+def _tensors(fields: Sequence[Sequence[str]], at: str, archive: NpzFile) -> dict[str, Tensor]:
     out = {}
     for i, (name, dtype) in enumerate(fields):
         x = torch.from_numpy(archive[f"{at}/{i}"])

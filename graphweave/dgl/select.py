@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,23 +10,28 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.graph.messaging import _around, _around_nodes, _edge_numbers, _some, ends_of
+from graphweave.graph.relation import Etype
 from graphweave.graph.structure import Structure
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
-def nodes(g: Structure, predicate: Any, chosen: object, ntype: str | None) -> Tensor:
-    """The ids among `chosen` for which `predicate(nodes)`, bool [k], is true. `nodes.data` holds their fields."""
+def filter_nodes(
+    g: Structure, predicate: Callable[[NodeBatch], object], nodes: object = query.ALL, ntype: str | None = None
+) -> Tensor:
+    """The ids among `nodes` for which `predicate(batch)`, bool [k], is true. `batch.data` holds their fields."""
     ntype = g.to_ntype(ntype)
     frame = g.node_frames[ntype]
-    ids = query.as_selection(chosen, frame.num_rows, g.any_index(), "node")
+    ids = query.as_selection(nodes, frame.num_rows, g.any_index(), "node")
     rows = ids.long()
     batch = NodeBatch(ids, frame.rows.index_select(0, rows), _around_nodes(g, ntype), frame.take(rows))
     return ids[_mask(predicate(batch), ids)]
 
 
-def edges(g: Structure, predicate: Any, chosen: object, etype: Any) -> Tensor:
-    """The ids among `chosen` (or of the edges between two lists of nodes) for which `predicate(edges)` is true."""
-    ids = _edge_numbers(g, chosen, etype)
+def filter_edges(
+    g: Structure, predicate: Callable[[EdgeBatch], object], edges: object = query.ALL, etype: Etype | None = None
+) -> Tensor:
+    """The ids among `edges` (or of the edges between two lists of nodes) for which `predicate(batch)` is true."""
+    ids = _edge_numbers(g, edges, etype)
     batch = EdgeBatch(_some(ends_of(g, etype), ids.long()), _around(g, etype))
     return ids[_mask(predicate(batch), ids)]
 

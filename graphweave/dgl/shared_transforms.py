@@ -1,38 +1,20 @@
 """Functions that make a graph from a graph, where `graphweave` has them with DGL's meaning."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph import hetero
 from graphweave.graph.frame import ETYPE, NTYPE
-from graphweave.graph.hetero import to_homogeneous
-from graphweave.graph.transform import (
-    add_self_loop,
-    edge_subgraph,
-    in_subgraph,
-    out_subgraph,
-    remove_self_loop,
-    reverse,
-    to_bidirected,
-)
 from graphweave.graph.transform import subgraph as node_subgraph
 
-__all__ = [
-    "add_self_loop",
-    "edge_subgraph",
-    "in_subgraph",
-    "node_subgraph",
-    "out_subgraph",
-    "remove_self_loop",
-    "reverse",
-    "to_bidirected",
-    "to_heterogeneous",
-    "to_homogeneous",
-]
+__all__ = ["node_subgraph", "to_heterogeneous"]
 
 
 def to_heterogeneous(
-    g: Any,
+    g: DGLGraph,
     ntypes: Sequence[str],
     etypes: Sequence[str],
     ntype_field: str = NTYPE,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,10 +10,11 @@ from graphweave.graph import transform
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, ETYPE, NID, NTYPE, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.structure import G
 
 
-def sliced(g: Any, etype: object) -> Any:
-    """The relation that a slice names, sharing the graph's fields, or several relations `joined`.
+def take_relations(g: G, etype: object) -> G:
+    """The relation that a slice names, sharing the graph's fields, or several relations joined.
 
     `etype`: a name, or (source type, name, destination type), where ":" stands for any. DataError if it names none.
     """
@@ -27,10 +26,10 @@ def sliced(g: Any, etype: object) -> Any:
     if not found:
         raise DataError(f"{etype!r} names no relation; the graph has {', '.join(map(str, named))}. Name one of these.")
     keys = [named[key] for key in found]
-    return transform.relation_slice(g, keys[0]) if len(keys) == 1 else joined(g, keys)
+    return transform.relation_slice(g, keys[0]) if len(keys) == 1 else join_relations(g, keys)
 
 
-def joined(g: Any, keys: list[CanonicalEtype]) -> Any:
+def join_relations(g: G, keys: list[CanonicalEtype]) -> G:
     """One relation with the edges of several, one after the other, from all their source types to all their destination
     types, which become one type each (one in all, if they are the same).
 

@@ -14,7 +14,7 @@ from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 
 
-def laplacian_lambda_max(g: Any) -> list[float]:
+def laplacian_lambda_max(g: DGLGraph) -> list[float]:
     """The largest eigenvalue of I - D^-1/2 A D^-1/2 of each graph of a batch. D holds in-degrees, at least 1."""
     graphs = unbatch(g) if g.batch_size > 1 else [g]
     return [float(np.linalg.eigvals(_laplacian(one)).real.max()) for one in graphs]

@@ -11,14 +11,18 @@ from torch import Tensor
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl.block import DGLBlock
-from graphweave.dgl.graph import DGLGraph
-from graphweave.dgl.mutate import remove_edges
+from graphweave.dgl.changed import remove_edges
+from graphweave.dgl.graph import DGLGraph, on_device
 from graphweave.dgl.random import choice
 from graphweave.dgl.sampler_base import DGLBlockSampler, DGLSampler, drawn_key, long_ids, with_fields
 from graphweave.dgl.sampling import edges_of, sample_neighbors
 from graphweave.dgl.to_block import to_block
 from graphweave.dgl.walks import random_walk
+from graphweave.graph import transform
+from graphweave.graph.argument_types import Device, IdsByType
 from graphweave.graph.frame import EID, NID
+from graphweave.graph.relation import CanonicalEtype
+from graphweave.sampling.blocks import Fanout
 
 
 class ClusterGCNSampler(DGLSampler):
@@ -31,9 +35,9 @@ class ClusterGCNSampler(DGLSampler):
     """
 
     def __init__(
-        self, g: object, k: int, cache_path: str = "cluster_gcn.pkl", balance_ntypes: object = None,
-        balance_edges: bool = False, mode: str = "k-way", prefetch_ndata: Any = None, prefetch_edata: Any = None,
-        output_device: torch.device | str | None = None,
+        self, g: DGLGraph, k: int, cache_path: str = "cluster_gcn.pkl", balance_ntypes: object = None,
+        balance_edges: bool = False, mode: str = "k-way", prefetch_ndata: object = None, prefetch_edata: object = None,
+        output_device: Device | None = None,
     ) -> None:  # fmt: skip
         if balance_ntypes is not None or balance_edges:
             raise DataError(
@@ -43,10 +47,10 @@ class ClusterGCNSampler(DGLSampler):
         self.output_device = output_device
         self._clusters = sampling.ClusterSampler(g, k, path=cache_path)
 
-    def sample(self, g: Any, partition_ids: Any) -> Any:
+    def sample(self, g: DGLGraph, partition_ids: object) -> DGLGraph:
         """The nodes of the clusters `partition_ids`, cluster after cluster, with all edges between them."""
         nodes = torch.cat([self._clusters.nodes(c) for c in torch.as_tensor(partition_ids).reshape(-1).tolist()])
-        return _moved(g.subgraph(nodes.to(g.idtype)), self.output_device)
+        return on_device(g.subgraph(nodes.to(g.idtype)), self.output_device)
 
 
 class DegreeSAINTSampler(DGLSampler):
@@ -59,15 +63,15 @@ class DegreeSAINTSampler(DGLSampler):
     """
 
     def __init__(
-        self, mode: str, budget: Any, cache: bool = True, prefetch_ndata: Any = None, prefetch_edata: Any = None,
-        output_device: torch.device | str | None = "cpu",
+        self, mode: str, budget: Any, cache: bool = True, prefetch_ndata: object = None, prefetch_edata: object = None,
+        output_device: Device | None = "cpu",
     ) -> None:  # fmt: skip
         if mode not in ("node", "edge", "walk"):
             raise DataError(f"expected mode 'node', 'edge' or 'walk' (got {mode!r}). Pass one of these.")
         self.mode, self.budget, self.cache, self.output_device = mode, budget, cache, output_device
         self._chances: Tensor | None = None
 
-    def sample(self, g: Any, indices: Any) -> Any:
+    def sample(self, g: DGLGraph, indices: object) -> DGLGraph:
         """A subgraph of `g`. What `indices` are decides nothing."""
         if self._chances is None or not self.cache:
             self._chances = self._chances_of(g)
@@ -80,7 +84,7 @@ class DegreeSAINTSampler(DGLSampler):
             roots, length = self.budget
             traces, _ = random_walk(g, torch.randint(g.num_nodes(), (roots,)), length=length)
             nodes = traces[traces >= 0]
-        return _moved(g.subgraph(nodes.unique().to(g.idtype)), self.output_device)
+        return on_device(g.subgraph(nodes.unique().to(g.idtype)), self.output_device)
 
     def _chances_of(self, g: DGLGraph) -> Tensor | None:
         outgoing: Tensor = g.out_degrees().double().clamp(min=1)
@@ -103,16 +107,16 @@ class ShaDowKHopSampler(DGLSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[object],
+        fanouts: Sequence[Fanout],
         replace: bool = False,
         prob: str | None = None,
         prefetch_node_feats: object = None,
-        prefetch_edge_feats: Any = None,
-        output_device: torch.device | str | None = None,
+        prefetch_edge_feats: object = None,
+        output_device: Device | None = None,
     ) -> None:
         self.fanouts, self.replace, self.prob, self.output_device = list(fanouts), replace, prob, output_device
 
-    def sample(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, Any]:
+    def sample(self, g: DGLGraph, seed_nodes: object, exclude_eids: object = None) -> tuple[object, object, DGLGraph]:
         """(nodes of the subgraph, `seed_nodes`, subgraph). `exclude_eids`: edges that are not drawn, and that the
         subgraph does not have."""
         nodes = seed_nodes
@@ -125,7 +129,7 @@ class ShaDowKHopSampler(DGLSampler):
         sub = g.subgraph(nodes)
         if exclude_eids is not None:
             sub = _without(sub, _by_relation(g, exclude_eids))
-        return nodes, seed_nodes, _moved(sub, self.output_device)
+        return nodes, seed_nodes, on_device(sub, self.output_device)
 
 
 class LaborSampler(DGLBlockSampler):
@@ -140,9 +144,9 @@ class LaborSampler(DGLBlockSampler):
     """
 
     def __init__(
-        self, fanouts: Sequence[object], edge_dir: str = "in", prob: str | None = None, importance_sampling: int = 0,
+        self, fanouts: Sequence[Fanout], edge_dir: str = "in", prob: str | None = None, importance_sampling: int = 0,
         layer_dependency: bool = False, batch_dependency: int = 1, prefetch_node_feats: object = None,
-        prefetch_labels: Any = None, prefetch_edge_feats: Any = None, output_device: torch.device | str | None = None,
+        prefetch_labels: object = None, prefetch_edge_feats: object = None, output_device: Device | None = None,
     ) -> None:  # fmt: skip
         wanted = {"edge_dir": "in", "prob": None, "importance_sampling": 0, "batch_dependency": 1}
         given = {
@@ -155,10 +159,12 @@ class LaborSampler(DGLBlockSampler):
         super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
         self.fanouts, self.layer_dependency = list(fanouts), layer_dependency
 
-    def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
+    def sample_blocks(
+        self, g: DGLGraph, seed_nodes: object, exclude_eids: object = None
+    ) -> tuple[object, object, list[DGLBlock]]:
         """(input nodes, output nodes, blocks) of `seed_nodes`, ids or type -> ids. `exclude_eids`: edges that no block
         has."""
-        excluded = {} if exclude_eids is None else _by_relation(g, exclude_eids)
+        excluded = _by_relation(g, exclude_eids)
         nodes, blocks, key = seed_nodes, list[DGLBlock](), drawn_key()
         for fanout in reversed(self.fanouts):
             drawn = _smallest_sources(g, long_ids(nodes), fanout, key, excluded)
@@ -171,13 +177,19 @@ class LaborSampler(DGLBlockSampler):
             key = key if self.layer_dependency else drawn_key()
         last = len(blocks) - 1
         blocks = [with_fields(g, block, i == 0, i == last) for i, block in enumerate(blocks)]
-        return nodes, seed_nodes, [_moved(block, self.output_device) for block in blocks]
+        return nodes, seed_nodes, [on_device(block, self.output_device) for block in blocks]
 
 
-def _smallest_sources(g: Any, seeds: Any, fanout: Any, key: int, excluded: Mapping[Any, Tensor]) -> DGLGraph:
+def _smallest_sources(
+    g: DGLGraph,
+    seeds: IdsByType,
+    fanout: Fanout,
+    key: int,
+    excluded: Mapping[CanonicalEtype, Tensor],
+) -> DGLGraph:
     """All nodes of `g`, with the `fanout` incoming edges of each seed whose sources have the smallest numbers. '_ID' of
     an edge is its number in `g`."""
-    given = seeds if isinstance(seeds, Mapping) else {g.ntypes[0]: seeds}
+    given = transform.by_ntype(g, seeds)
     found = {}
     for relation in g.canonical_etypes:
         most = fanout.get(relation, fanout.get(relation[1], 0)) if isinstance(fanout, Mapping) else fanout
@@ -221,18 +233,13 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _by_relation(g: DGLGraph, eids: object) -> dict[Any, Tensor]:
-    given = eids if isinstance(eids, Mapping) else {g.canonical_etypes[0]: eids}
-    return {g.to_canonical_etype(relation): torch.as_tensor(x).long() for relation, x in given.items()}
+def _by_relation(g: DGLGraph, eids: object) -> dict[CanonicalEtype, Tensor]:
+    return {key: torch.as_tensor(x).long() for key, x in transform.by_relation(g, eids).items()}
 
 
-def _without(sub: Any, excluded: Mapping[object, Tensor]) -> Any:
+def _without(sub: DGLGraph, excluded: Mapping[CanonicalEtype, Tensor]) -> DGLGraph:
     """A subgraph without the edges that have these numbers in the whole graph, '_ID'."""
     for relation, eids in excluded.items():
         there = torch.isin(sub.edges[relation].data[EID].long(), eids)
         sub = remove_edges(sub, there.nonzero().squeeze(1).to(sub.idtype), relation)
     return sub
-
-
-def _moved(graph: Any, device: Any) -> Any:
-    return graph if device is None else graph.to(device)

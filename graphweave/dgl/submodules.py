@@ -35,7 +35,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
         "labor", "negative", "neighbor", "node2vec_randomwalk", "pinsage", "randomwalks")},
     "dataloading.negative_sampler": ("negative_sampler",), "subgraph": ("",), "transform": ("transforms", ""),
     "transforms.module": ("transforms",),
-    "heterograph_index": ("heterograph",), "generators": ("",),
+    "heterograph_index": ("heterograph",), "generators": ("",), "propagate": ("",), "readout": ("",),
 }  # fmt: skip
 """Module below `dgl` -> the modules here that have its names ("" is `dgl` itself)."""
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.dgl.block import DGLBlock, make_block
 from graphweave.dgl.graph import DGLGraph
-from graphweave.graph import query
+from graphweave.graph import query, transform
 from graphweave.graph.frame import EID, NID
 
 
@@ -60,12 +58,8 @@ def to_block(
 
 
 def _by_type(g: DGLGraph, nodes: object) -> dict[str, Tensor]:
-    if nodes is None:
-        return {}
-    if not isinstance(nodes, Mapping):
-        nodes = {g.to_ntype(None): nodes}
-    like = g.any_index()
-    return {t: query.as_selection(x, g.node_frame(t).num_rows, like, "node") for t, x in nodes.items()}
+    given, like = transform.by_ntype(g, nodes), g.any_index()
+    return {t: query.as_selection(x, g.node_frame(t).num_rows, like, "node") for t, x in given.items()}
 
 
 def _in_order(ids: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 from graphweave.graph import query
+from graphweave.graph.messaging import EdgeFunction, NodeFunction
 
 FORWARD, REVERSE, NONTREE = 0, 1, 2
 """Labels of `dfs_labeled_edges_generator`."""
@@ -149,33 +150,37 @@ def _sources(graph: DGLGraph, source: object) -> Tensor:
 
 
 def prop_nodes_bfs(
-    graph: Any,
+    graph: DGLGraph,
     source: object,
-    message_func: object,
-    reduce_func: object,
+    message_func: EdgeFunction,
+    reduce_func: NodeFunction,
     reverse: bool = False,
-    apply_node_func: object = None,
+    apply_node_func: NodeFunction | None = None,
 ) -> None:
     """`graph.pull` for each layer of `bfs_nodes_generator`."""
     graph.prop_nodes(bfs_nodes_generator(graph, source, reverse), message_func, reduce_func, apply_node_func)
 
 
 def prop_nodes_topo(
-    graph: Any, message_func: object, reduce_func: object, reverse: bool = False, apply_node_func: object = None
+    graph: DGLGraph,
+    message_func: EdgeFunction,
+    reduce_func: NodeFunction,
+    reverse: bool = False,
+    apply_node_func: NodeFunction | None = None,
 ) -> None:
     """`graph.pull` for each layer of `topological_nodes_generator`."""
     graph.prop_nodes(topological_nodes_generator(graph, reverse), message_func, reduce_func, apply_node_func)
 
 
 def prop_edges_dfs(
-    graph: Any,
+    graph: DGLGraph,
     source: object,
-    message_func: object,
-    reduce_func: object,
+    message_func: EdgeFunction,
+    reduce_func: NodeFunction,
     reverse: bool = False,
     has_reverse_edge: bool = False,
     has_nontree_edge: bool = False,
-    apply_node_func: object = None,
+    apply_node_func: NodeFunction | None = None,
 ) -> None:
     """`graph.send_and_recv` for each layer of `dfs_labeled_edges_generator`."""
     layers = dfs_labeled_edges_generator(

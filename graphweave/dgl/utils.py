@@ -7,12 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
+from graphweave.dgl.graph import DGLGraph
+
 __all__ = ["apply_each", "check_eq_shape", "expand_as_pair", "is_sorted_srcdst"]
 
 from graphweave.core.errors import DataError
 
 
-def expand_as_pair(input_: Any, g: Any = None) -> tuple[Any, Any]:
+def expand_as_pair(input_: Any, g: DGLGraph | None = None) -> tuple[Any, Any]:
     """The features of sources and of destinations from a layer's argument.
 
     A tuple is taken as it is. For a block, destinations are the first rows of the sources; of a dict, type -> tensor,

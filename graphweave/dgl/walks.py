@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,11 +10,12 @@ from torch import Tensor
 from graphweave import sampling
 from graphweave.core.errors import DataError
 from graphweave.dgl.graph import DGLGraph
+from graphweave.graph.relation import Etype
 
 
 def random_walk(
-    g: Any, nodes: Any, *, metapath: Sequence[Any] | None = None, length: int | None = None, prob: str | None = None,
-    restart_prob: float | None = None, return_eids: bool = False,
+    g: DGLGraph, nodes: object, *, metapath: Sequence[Etype] | None = None, length: int | None = None,
+    prob: str | None = None, restart_prob: float | None = None, return_eids: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """(traces [starts, steps + 1], types [steps + 1]), int64: the nodes of a walk along outgoing edges from each of
     `nodes`, -1 after its end, and the node type of each column. With `return_eids`, (traces, edges [starts, steps],
@@ -43,7 +43,7 @@ def random_walk(
 
 def node2vec_random_walk(
     g: DGLGraph, nodes: object, p: float, q: float, walk_length: int, prob: str | None = None, return_eids: bool = False
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Walks of `walk_length` steps [starts, walk_length + 1], -1 after their end; with `return_eids` also their edges.
 
     At v, come from t, an edge v -> w is drawn with a chance proportional to its field `prob` (1 without) times 1 / p

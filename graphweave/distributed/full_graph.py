@@ -70,7 +70,7 @@ def shard(
     call = Captured(model, True, options)
 
     @functools.wraps(model)
-    def sharded(*args: object, **kwargs: object) -> Any:
+    def sharded(*args: object, **kwargs: object) -> object:
         return call(*args, **kwargs)
 
     return cast(T, sharded)

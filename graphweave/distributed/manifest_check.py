@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from graphweave.core.json_values import JsonObject
+
 _MOST = 1 << 63
 _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 """A name of data, of which a file is called."""
@@ -39,7 +41,7 @@ class _Wrong(Exception):
     """Something that no manifest has; the message says what."""
 
 
-def _check(content: dict[str, Any]) -> None:
+def _check(content: JsonObject) -> None:
     _need(content.keys() == {*FIELDS}, "its fields are not those of a manifest")
     _need(_is_text(content["graph"]) and _is_text(content["method"]), "'graph' and 'method' must be texts")
     _need(_is_int(content["seed"]), "'seed' must be an integer")
@@ -66,7 +68,7 @@ def _check(content: dict[str, Any]) -> None:
         _need(summed == totals, f"'{field}' of the parts do not add up to those of the graph")
 
 
-def _check_part(content: dict[str, Any], part: dict[str, Any], what: str) -> None:
+def _check_part(content: JsonObject, part: JsonObject, what: str) -> None:
     kinds, names, ranks = len(content["node_types"]), len(content["edge_types"]), len(content["parts"])
     _need(
         part.keys() == {"num_own", "num_halo", "num_edges", "arrays"}, f"the fields of {what} are not those of a part"
@@ -111,7 +113,7 @@ def _check_array(array: Any, shape: tuple[int | None, ...] | None, what: str) ->
         _need(fits, f"array {what} must have the shape {_shown(shape)} (got {there})")
 
 
-def _check_rows(part: dict[str, Any], key: str, array: dict[str, Any], what: str) -> None:
+def _check_rows(part: JsonObject, key: str, array: JsonObject, what: str) -> None:
     """An array of data has a row for each node or edge; behind floating rows of nodes there is room for halo rows."""
     number = int(key.partition(".")[0].removeprefix("nodes").removeprefix("edges"))
     if key.startswith("edges"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,9 @@ from graphweave.distributed.watch import RingWatch
 
 TIMEOUT = 600.0
 """Seconds that a rank waits for another, unless the user says otherwise."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Ranks:
         dist.all_gather(found, padded)
         return torch.cat([part[:count] for part, count in zip(found, counts.tolist(), strict=True)])
 
-    def objects(self, value: Any) -> list[Any]:
+    def objects(self, value: T) -> list[T]:
         """`value` of each rank. Values are pickled."""
         if self.size == 1:
             return [value]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.distributed.cost import Cluster, Model, RankLoad, StepCost, step_cost
 from graphweave.distributed.load import stored_tensor
 from graphweave.distributed.manifest import Manifest, part_folder, read_manifest
@@ -45,7 +46,7 @@ def _by_rank(folder: Path, rank: int, key: str, manifest: Manifest) -> np.ndarra
     return total
 
 
-def report(manifest: Manifest, loads: list[RankLoad], model: Model, cluster: Cluster) -> dict[str, Any]:
+def report(manifest: Manifest, loads: list[RankLoad], model: Model, cluster: Cluster) -> JsonObject:
     """The sizes of a partition and what a step costs over it, as JSON values; see `docs/distributed.md`."""
     cost = step_cost(loads, model, cluster)
     nodes, edges = sum(manifest.node_types.values()), sum(manifest.num_edges)
@@ -91,5 +92,5 @@ def _step(cost: StepCost) -> dict[str, float]:
     }
 
 
-def _spread(values: list[Any]) -> dict[str, Any]:
+def _spread(values: list[int]) -> JsonObject:
     return {"min": min(values), "mean": sum(values) / len(values), "max": max(values), "each": values}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.distributed.batch_norm import over_ranks, take_part
 from graphweave.distributed.ranks import ALONE, Ranks
 from graphweave.examples.training import History, Predictions, TrainingJob, TrainingWay
@@ -108,7 +109,7 @@ class BatchTraining(TrainingWay, Generic[Batch]):
         """The random numbers that `self.generator` draws for each batch of one epoch: the same on all ranks."""
 
     @abstractmethod
-    def made(self, drawn: Any, own: slice, number: int) -> Batch:
+    def make_batch(self, drawn: Any, own: slice, number: int) -> Batch:
         """The rows `own` of the batch that was drawn as number `number` of the epoch."""
 
     @abstractmethod
@@ -137,7 +138,7 @@ class BatchTraining(TrainingWay, Generic[Batch]):
             if number >= skip:
                 own = self.ranks.share(self.count(drawn))
                 counts = own.start < own.stop
-                batch = self.made(drawn, own if counts else slice(0, 1), number)
+                batch = self.make_batch(drawn, own if counts else slice(0, 1), number)
                 yield RankStep(batch, max(self.terms(drawn), 1), counts)
 
     def step(self) -> float:
@@ -182,7 +183,7 @@ class BatchTraining(TrainingWay, Generic[Batch]):
     def test(self) -> dict[str, float]:
         return {f"test {name}": value for name, value in self._measured("test").items()}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """The state that every training keeps. Within an epoch, the generator's state is that at its beginning, and the
         steps since then are counted."""
         state = super().state()
@@ -191,7 +192,7 @@ class BatchTraining(TrainingWay, Generic[Batch]):
         (loss,) = self.ranks.sum(self._loss_so_far)
         return state | {"steps": self._done, "loss": loss}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: JsonObject) -> None:
         super().restore(state)
         self._done, self._loss_so_far = state["steps"], state["loss"] if self.ranks.first else 0.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.distributed import snapshots
 from graphweave.distributed.ranks import ALONE, Ranks
 from graphweave.examples.training import TrainingJob, TrainingWay
@@ -20,7 +20,7 @@ _FORMAT = 2
 def save(folder: Path, job: TrainingJob, data_name: str, ways: Sequence[TrainingWay], ranks: Ranks = ALONE) -> None:
     """Write what continues `ways` after the epochs and steps that they have done. Collective. The folder has a whole
     checkpoint at any time, once it has one (`distributed/snapshots.py`)."""
-    content = {
+    content: JsonObject = {
         "format": _FORMAT,
         "job": _fixed(job),
         "data": data_name,
@@ -76,7 +76,7 @@ def resume(folder: Path, job: TrainingJob, data_name: str, ways: Sequence[Traini
     return done
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: Path) -> JsonObject:
     if folder.is_file():
         raise DataError(f"{folder} is a file, but a checkpoint is a folder. Delete it, or name another.")
     known = snapshots.numbers(folder)
@@ -88,13 +88,13 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _fixed(job: TrainingJob) -> dict[str, Any]:
+def _fixed(job: TrainingJob) -> JsonObject:
     """The options that a continued training has to share. Sequences are lists, as they are read back."""
     options = asdict(replace(job, epochs=0, threads=None))
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def _difference(there: Any, here: Any) -> str:
+def _difference(there: object, here: object) -> str:
     """The values in the checkpoint and those that were given; of options those that differ."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         names = [name for name in here if there.get(name) != here[name]]

@@ -77,7 +77,7 @@ class CloudTraining(TargetTraining[tuple[Tensor, Tensor]]):
         self.model = DGCNN(job, data.num_classes, wrap(way, job))
         self.optimise(self.model)
 
-    def made(self, drawn: Tensor, own: slice, number: int) -> tuple[Tensor, Tensor]:
+    def make_batch(self, drawn: Tensor, own: slice, number: int) -> tuple[Tensor, Tensor]:
         return self.data.points[drawn[own]], self.data.y[drawn[own]]
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:

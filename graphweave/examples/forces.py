@@ -66,7 +66,7 @@ class ForceTraining(RowTraining[AtomBatch]):
         self.compiled = wrap(way, job)(self.potential)
         self.optimise(self.potential)
 
-    def made(self, drawn: Tensor, own: slice, number: int) -> AtomBatch:
+    def make_batch(self, drawn: Tensor, own: slice, number: int) -> AtomBatch:
         return self.data.batch(drawn[own])
 
     def loss(self, batch: AtomBatch) -> Tensor:

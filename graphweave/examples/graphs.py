@@ -63,7 +63,7 @@ class GraphTraining(TargetTraining[GraphBatch]):
             self.middle = known.nanmean(0)
             self.spread = (known - self.middle).square().nanmean(0).sqrt().clamp(min=1e-12)
 
-    def made(self, drawn: Tensor, own: slice, number: int) -> GraphBatch:
+    def make_batch(self, drawn: Tensor, own: slice, number: int) -> GraphBatch:
         return self.data.batch(drawn[own])
 
     def terms(self, drawn: Tensor) -> int:

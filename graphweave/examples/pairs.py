@@ -96,7 +96,7 @@ class PairTraining(BatchTraining[tuple[Tensor, Tensor, Tensor]]):
             others = torch.randint(self.data.num_nodes, (self.negatives * rows.numel(),), generator=self.generator)
             yield torch.cat([torch.stack([src, dst]), others.view(self.negatives, -1)])
 
-    def made(self, drawn: Tensor, own: slice, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    def make_batch(self, drawn: Tensor, own: slice, number: int) -> tuple[Tensor, Tensor, Tensor]:
         src, ends = drawn[0, own], drawn[1:, own]
         joined = torch.zeros(ends.shape)
         joined[0] = 1

@@ -136,7 +136,7 @@ class RecommenderTraining(BatchTraining[Tensor]):
             other = torch.randint(self.data.num_items, (rows.numel(),), generator=self.generator)
             yield torch.cat([self.data.train[:, rows], other.unsqueeze(0)])
 
-    def made(self, drawn: Tensor, own: slice, number: int) -> Tensor:
+    def make_batch(self, drawn: Tensor, own: slice, number: int) -> Tensor:
         return drawn[:, own]
 
     def loss(self, batch: Tensor) -> Tensor:

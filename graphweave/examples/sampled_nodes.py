@@ -84,7 +84,7 @@ class SampledTraining(RowTraining[SeedBatch]):
     def batches(self, skip: int = 0) -> Iterator[RankStep[SeedBatch]]:
         return iter(Prefetcher(super().batches(skip), depth=1))
 
-    def made(self, drawn: Tensor, own: slice, number: int) -> SeedBatch:
+    def make_batch(self, drawn: Tensor, own: slice, number: int) -> SeedBatch:
         seeds, epoch = drawn[own], len(self.history.loss)
         batch = self.sampler.sample({NODES: seeds}, None, epoch, batch_number=number)
         last, first = batch.edges[EDGES]

@@ -98,7 +98,7 @@ class TableTraining(TargetTraining[TableBatch]):
     def batches(self, skip: int = 0) -> Iterator[RankStep[TableBatch]]:
         return iter(Prefetcher(super().batches(skip), depth=1))
 
-    def made(self, drawn: Tensor, own: slice, number: int) -> TableBatch:
+    def make_batch(self, drawn: Tensor, own: slice, number: int) -> TableBatch:
         return self.sampled.batch(drawn[own], len(self.history.loss))
 
     def loss(self, batch: TableBatch) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.core.settings import override
 
 Wrap: TypeAlias = Callable[[nn.Module], nn.Module]
@@ -191,7 +192,7 @@ class TrainingWay(ABC):
     def baseline(self) -> dict[str, float]:
         """Some of the same measures of what needs no training."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """The state from which the training continues between two epochs, apart from torch's own generator."""
         return {
             "modules": [module.state_dict() for module in self.modules],
@@ -199,7 +200,7 @@ class TrainingWay(ABC):
             "generator": None if self.generator is None else self.generator.get_state(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: JsonObject) -> None:
         """Go on from `state`, of a training of the same job on the same data."""
         for module, values in zip(self.modules, state["modules"], strict=True):
             module.load_state_dict(values)

@@ -80,7 +80,7 @@ class TripleTraining(BatchTraining[LinkBatch]):
     def terms(self, drawn: tuple[Tensor, ...]) -> int:
         return 2 * drawn[0].numel()
 
-    def made(self, drawn: tuple[Tensor, Tensor | None, Tensor | None], own: slice, number: int) -> LinkBatch:
+    def make_batch(self, drawn: tuple[Tensor, Tensor | None, Tensor | None], own: slice, number: int) -> LinkBatch:
         ids, gone, others = drawn
         return LinkBatch(ids[own], self._without(gone), others)
 

@@ -108,7 +108,7 @@ def _values(
     return values
 
 
-def _operands(op: Op, values: dict[str, Tensor], numbers: Mapping[int, float]) -> list[Any]:
+def _operands(op: Op, values: dict[str, Tensor], numbers: Mapping[int, float]) -> list[object]:
     return [numbers[i] if i in numbers else values["xyz"[i]] for i in range(op.facts.arity)]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
+from torch._ops import OpOverload
 
 from graphweave.core.errors import DeclarationError
 from graphweave.frontends.calls.declared import formulas
@@ -96,7 +97,7 @@ def subject_of(kind: str, operator: str) -> Subject:
     return subject
 
 
-def _overload(said: str, operator: str) -> Any:
+def _overload(said: str, operator: str) -> OpOverload:
     found = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", operator)
     if found is None:
         raise DeclarationError(f"{said}: expected a name such as 'mylib::op' (got {operator!r}). Give one.")
@@ -115,7 +116,7 @@ def _overload(said: str, operator: str) -> Any:
     return getattr(packet, which or "default")
 
 
-def _has_derivative(call: Any) -> bool:
+def _has_derivative(call: OpOverload) -> bool:
     """Whether autograd knows the operator. Operators of `custom_op` all have an autograd kernel, perhaps without a
     formula."""
     defined = OPDEFS.get(call.name())
@@ -124,7 +125,7 @@ def _has_derivative(call: Any) -> bool:
     return any(_dispatches(call, key) for key in ("Autograd", "AutogradCPU", "AutogradCUDA"))
 
 
-def _dispatches(call: Any, key: str) -> bool:
+def _dispatches(call: OpOverload, key: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(call.name(), key))
 
 

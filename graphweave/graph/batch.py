@@ -12,12 +12,12 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import Frame
-from graphweave.graph.graph import Graph
 from graphweave.graph.query import ALL
 from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.structure import G
 
 
-def batch(graphs: Sequence[Graph], ndata: object = ALL, edata: object = ALL) -> Graph:
+def batch(graphs: Sequence[G], ndata: object = ALL, edata: object = ALL) -> G:
     """One graph in which the nodes and edges of graph i follow those of graph i - 1. Its `batch_num_nodes` and
     `batch_num_edges` say where each graph ends. A batch among `graphs` counts as the graphs that it consists of.
 
@@ -64,7 +64,7 @@ def batch(graphs: Sequence[Graph], ndata: object = ALL, edata: object = ALL) -> 
     )
 
 
-def unbatch(g: Graph, node_split: object = None, edge_split: object = None) -> list[Graph]:
+def unbatch(g: G, node_split: object = None, edge_split: object = None) -> list[G]:
     """The graphs of a batch. Their fields are views of the batch's.
 
     `node_split`, `edge_split`: numbers of nodes and edges of each graph, int [batch_size], in place of the batch's own;
@@ -86,7 +86,7 @@ def unbatch(g: Graph, node_split: object = None, edge_split: object = None) -> l
     ndata = {t: _divided(g.node_frames[t], nodes[t]) for t in nodes}
     edata = {key: _divided(g.edge_frames[key], edges[key]) for key in edges}
     ends = {key: (r.src.split(edges[key]), r.dst.split(edges[key])) for key, r in g.relations.items()}
-    out: list[Graph] = []
+    out: list[G] = []
     for i in range(size):
         num_nodes = {t: num[i] for t, num in nodes.items()}
         relations: dict[CanonicalEtype, Relation] = {}

@@ -12,6 +12,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.core.ranges import range_error
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import assemble
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import CanonicalEtype, Relation
@@ -24,7 +25,7 @@ def graph(
     data: object,
     num_nodes: int | None = None,
     idtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
 ) -> Graph:
     """A homogeneous graph with an edge src[e] -> dst[e] for every e, in this order.
 
@@ -43,7 +44,7 @@ def heterograph(
     data_dict: Mapping[CanonicalEtype, object],
     num_nodes_dict: Mapping[str, int] | None = None,
     idtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
 ) -> Graph:
     """A graph of several relations, (source type, name, destination type) -> edges as `graph` takes them.
 
@@ -92,9 +93,7 @@ def _check_alike(relations: Mapping[CanonicalEtype, Relation]) -> None:
         )
 
 
-def _ends(
-    data: object, what: str, idtype: torch.dtype | None, device: torch.device | str | None
-) -> tuple[Tensor, Tensor]:
+def _ends(data: object, what: str, idtype: torch.dtype | None, device: Device | None) -> tuple[Tensor, Tensor]:
     if idtype not in (None, *_INDEX_DTYPES):
         raise DataError(f"{what}: idtype must be torch.int32 or torch.int64 (got {idtype}). Pass one of them.")
     if isinstance(data, list):
@@ -123,7 +122,7 @@ def _ends(
     return src, dst
 
 
-def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+def _index(value: Any, what: str, idtype: torch.dtype | None, device: Device | None) -> Tensor:
     try:
         stays = device is None and isinstance(value, Tensor)  # a default device is that of new tensors only
         index = value if stays else torch.as_tensor(value, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,8 +12,14 @@ from graphweave.core.errors import DataError
 from graphweave.graph.build import graph, heterograph
 from graphweave.graph.graph import Graph
 
+if TYPE_CHECKING:
+    import dgl
+    import networkx
+    from scipy.sparse import spmatrix
+    from torch_geometric.data import Data, HeteroData
 
-def from_pyg(data: Any) -> Graph:
+
+def from_pyg(data: Data | HeteroData) -> Graph:
     """A Graph from PyG's Data or HeteroData, or from a Batch of them, which stays a batch.
 
     Edges keep their order. Every tensor that PyG takes for an attribute of nodes or of edges becomes a field. Other
@@ -39,7 +45,7 @@ def from_pyg(data: Any) -> Graph:
     return g
 
 
-def _from_hetero_data(data: Any) -> Graph:
+def _from_hetero_data(data: HeteroData) -> Graph:
     sizes = {ntype: _int(data[ntype].num_nodes) for ntype in data.node_types}
     g = heterograph({tuple(key): data[key].edge_index for key in data.edge_types}, sizes)
     for ntype in data.node_types:
@@ -67,13 +73,13 @@ def _check_grouped(graphs: Tensor) -> None:
         )
 
 
-def _int(num: Any) -> int:
+def _int(num: int | Tensor) -> int:
     if num is None:
         raise DataError("from_pyg: the number of nodes is not known. Set data.num_nodes.")
     return int(num)
 
 
-def from_scipy(matrix: Any, eweight_name: str | None = None) -> Graph:
+def from_scipy(matrix: spmatrix, eweight_name: str | None = None) -> Graph:
     """A homogeneous graph from a square SciPy sparse matrix, with an edge r -> c for each stored entry, in COO order.
 
     `eweight_name`: the field of edges that gets the entries. DataError unless the matrix is square.
@@ -91,7 +97,7 @@ def from_scipy(matrix: Any, eweight_name: str | None = None) -> Graph:
 
 
 def from_networkx(
-    nx_graph: Any,
+    nx_graph: networkx.Graph,
     node_attrs: list[str] | None = None,
     edge_attrs: list[str] | None = None,
     edge_id_attr_name: str | None = None,
@@ -127,7 +133,7 @@ def stacked_attribute(rows: list[dict[str, object]], name: str, what: str) -> Te
     return torch.stack([torch.as_tensor(row[name]) for row in rows]) if rows else torch.empty(0, device="cpu")
 
 
-def from_dgl(dgl_graph: Any) -> Graph:
+def from_dgl(dgl_graph: dgl.DGLGraph) -> Graph:
     """A Graph from a DGLGraph, with its types, order of edges, fields and batch. DataError for a DGL block."""
     if dgl_graph.is_block:
         raise DataError("from_dgl: a block has two kinds of nodes of one name; convert it with dgl.block_to_graph.")

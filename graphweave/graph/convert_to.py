@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphweave.core.errors import DataError
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import Etype
 from graphweave.graph.structure import Structure
 
+if TYPE_CHECKING:
+    import dgl
+    import networkx
+    from scipy.sparse import coo_matrix
+    from torch_geometric.data import Data, HeteroData
 
-def to_pyg(g: Structure) -> Any:
+
+def to_pyg(g: Structure) -> Data | HeteroData:
     """PyG's Data for a homogeneous graph, else HeteroData. Fields keep their names, `num_nodes` is set, and indices are
     int64, as PyG expects. For a batch, `batch`, int64 [num_nodes], holds the graph of each node.
     """
@@ -39,7 +45,7 @@ def to_pyg(g: Structure) -> Any:
     return data
 
 
-def to_scipy(g: Structure, etype: str | CanonicalEtype | None = None, weight: str | None = None) -> Any:
+def to_scipy(g: Structure, etype: Etype | None = None, weight: str | None = None) -> coo_matrix:
     """scipy.sparse.coo_matrix [num_src, num_dst] with entry e at (src[e], dst[e]). Parallel edges are not merged.
 
     Entries are 1, or the field `weight` of edges, which must have shape [num_edges].
@@ -60,7 +66,9 @@ def to_scipy(g: Structure, etype: str | CanonicalEtype | None = None, weight: st
     return scipy.sparse.coo_matrix((values, ends), shape=(g.num_sources(relation), g.num_destinations(relation)))
 
 
-def to_networkx(g: Structure, node_attrs: list[str] | None = None, edge_attrs: list[str] | None = None) -> Any:
+def to_networkx(
+    g: Structure, node_attrs: list[str] | None = None, edge_attrs: list[str] | None = None
+) -> networkx.MultiDiGraph:
     """networkx.MultiDiGraph from a homogeneous graph. Nodes are 0..num_nodes-1; the attribute `id` of an edge is its
     number. Each row of the fields named in `node_attrs` and `edge_attrs` becomes an attribute of its node or edge.
     """
@@ -80,7 +88,7 @@ def to_networkx(g: Structure, node_attrs: list[str] | None = None, edge_attrs: l
     return out
 
 
-def to_dgl(g: Structure) -> Any:
+def to_dgl(g: Structure) -> dgl.DGLGraph:
     """A dgl.DGLGraph with the same types, order of edges, fields and batch."""
     import dgl  # optional, no longer maintained
 

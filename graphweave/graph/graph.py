@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from graphweave.graph import convert_to, hetero, messaging, transform
-from graphweave.graph.relation import CanonicalEtype
-from graphweave.graph.structure import Structure
+from graphweave.graph.structure import G, Structure
 from graphweave.graph.views import EdgeView, NodeView
 
 
@@ -60,83 +57,35 @@ class Graph(Structure):
 
     # Graphs made from this one
 
-    def local_var(self) -> Graph:
-        """A graph with the same structure and fields. Setting a field of one graph does not change the other."""
-        return transform.local_var(self)
+    local_var = transform.local_var
+    __getitem__ = transform.relation_slice
+    subgraph = transform.subgraph
+    edge_subgraph = transform.edge_subgraph
+    in_subgraph = transform.in_subgraph
+    out_subgraph = transform.out_subgraph
+    reverse = transform.reverse
+    add_self_loop = transform.add_self_loop
+    remove_self_loop = transform.remove_self_loop
+    to_bidirected = transform.to_bidirected
+    to_homogeneous = hetero.to_homogeneous
 
-    def __getitem__(self, etype: str | tuple[object, object, object]) -> Graph:
-        """One relation as a graph that shares this graph's fields: `g["name"]`, or `g[source, name, destination]`,
-        where ":" stands for any."""
-        return transform.relation_slice(self, etype)
+    to = transform.moved
 
-    def subgraph(self, nodes: object, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
-        """`transform.subgraph`: the given nodes and all edges between them."""
-        return transform.subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
-
-    def edge_subgraph(self, edges: object, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
-        """`transform.edge_subgraph`: the given edges, and the nodes at their ends."""
-        return transform.edge_subgraph(self, edges, relabel_nodes=relabel_nodes, store_ids=store_ids)
-
-    def in_subgraph(self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
-        """`transform.in_subgraph`: the edges that end in the given nodes."""
-        return transform.in_subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
-
-    def out_subgraph(self, nodes: object, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
-        """`transform.out_subgraph`: the edges that start in the given nodes."""
-        return transform.out_subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
-
-    def reverse(self, copy_ndata: bool = True, copy_edata: bool = False) -> Graph:
-        """`transform.reverse`: every edge with its ends exchanged."""
-        return transform.reverse(self, copy_ndata=copy_ndata, copy_edata=copy_edata)
-
-    def add_self_loop(
-        self, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None
-    ) -> Graph:
-        """`transform.add_self_loop`: the graph with an additional edge v -> v for each node."""
-        return transform.add_self_loop(self, edge_feat_names, fill_data, etype)
-
-    def remove_self_loop(self, etype: str | CanonicalEtype | None = None) -> Graph:
-        """`transform.remove_self_loop`: the graph without its edges v -> v."""
-        return transform.remove_self_loop(self, etype)
-
-    def to_bidirected(self, copy_ndata: bool = False) -> Graph:
-        """`transform.to_bidirected`: a graph with both directions of every edge, each once."""
-        return transform.to_bidirected(self, copy_ndata=copy_ndata)
-
-    def to_homogeneous(self, **options: Any) -> Any:
-        """`hetero.to_homogeneous`: a graph with one node type and one relation."""
-        return hetero.to_homogeneous(self, **options)
-
-    def to(self, device: torch.device | str) -> Graph:
-        """The graph with structure and fields on `device`; the graph itself if they are already there."""
-        return self if torch.device(device) == self.device else transform.moved(self, torch.device(device))
-
-    def cpu(self) -> Graph:
+    def cpu(self: G) -> G:
         """The graph with structure and fields on the CPU."""
-        return self.to("cpu")
+        return transform.moved(self, "cpu")
 
-    def int(self) -> Graph:
+    def int(self: G) -> G:
         """The graph with 32-bit ids and the same fields. DataError if it has too many nodes or edges for that."""
         return transform.with_idtype(self, torch.int32)
 
-    def long(self) -> Graph:
+    def long(self: G) -> G:
         """The graph with 64-bit ids and the same fields."""
         return transform.with_idtype(self, torch.int64)
 
     # Other libraries
 
-    def to_pyg(self) -> Any:
-        """`convert_to.to_pyg`: a PyG Data or HeteroData."""
-        return convert_to.to_pyg(self)
-
-    def to_scipy(self, etype: str | CanonicalEtype | None = None, weight: str | None = None) -> Any:
-        """`convert_to.to_scipy`: a SciPy COO matrix [num_src, num_dst]."""
-        return convert_to.to_scipy(self, etype, weight)
-
-    def to_networkx(self, node_attrs: list[str] | None = None, edge_attrs: list[str] | None = None) -> Any:
-        """`convert_to.to_networkx`: a networkx.MultiDiGraph."""
-        return convert_to.to_networkx(self, node_attrs, edge_attrs)
-
-    def to_dgl(self) -> Any:
-        """`convert_to.to_dgl`: a DGLGraph."""
-        return convert_to.to_dgl(self)
+    to_pyg = convert_to.to_pyg
+    to_scipy = convert_to.to_scipy
+    to_networkx = convert_to.to_networkx
+    to_dgl = convert_to.to_dgl

@@ -17,7 +17,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.graph.frame import Frame
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import ByRelation, Etype
 from graphweave.graph.structure import Structure
 from graphweave.udf import run
 from graphweave.udf.arguments import EdgeBatch, Frames, NodeBatch, RelationEdges
@@ -76,7 +76,7 @@ def _extreme(values: Sequence[Tensor], largest: bool, arrived: Sequence[Tensor |
 
 def update_all(
     graph: Structure, message_func: EdgeFunction, reduce_func: NodeFunction,
-    apply_node_func: NodeFunction | None = None, etype: Any = None,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
 ) -> None:  # fmt: skip
     """Send messages along all edges of a relation, reduce them at their destinations, then call `apply_node_func`.
 
@@ -94,7 +94,7 @@ def update_all(
 
 
 def multi_update_all(
-    graph: Structure, etype_dict: Mapping[Any, Sequence[Any]], cross_reducer: CrossReducer,
+    graph: Structure, etype_dict: ByRelation[Sequence[Any]], cross_reducer: CrossReducer,
     apply_node_func: NodeFunction | None = None,
 ) -> None:  # fmt: skip
     """`update_all` for several relations. `cross_reducer` combines what a node type gets in the same field.
@@ -127,7 +127,7 @@ def _is_extreme(reduce_func: NodeFunction) -> bool:
 
 def send_and_recv(
     graph: Structure, edges: object, message_func: EdgeFunction, reduce_func: NodeFunction,
-    apply_node_func: NodeFunction | None = None, etype: Any = None,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
 ) -> None:  # fmt: skip
     """`update_all` along the given edges only: numbers [k], or a pair (sources, destinations).
 
@@ -141,7 +141,7 @@ def send_and_recv(
 
 def pull(
     graph: Structure, v: object, message_func: EdgeFunction, reduce_func: NodeFunction,
-    apply_node_func: NodeFunction | None = None, etype: Any = None,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
 ) -> None:  # fmt: skip
     """`update_all` along all edges that end in the nodes `v` [k]. Other nodes keep their values."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
@@ -152,7 +152,7 @@ def pull(
 
 def push(
     graph: Structure, u: object, message_func: EdgeFunction, reduce_func: NodeFunction,
-    apply_node_func: NodeFunction | None = None, etype: Any = None,
+    apply_node_func: NodeFunction | None = None, etype: Etype | None = None,
 ) -> None:  # fmt: skip
     """`send_and_recv` along all edges that start in the nodes `u` [k]."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
@@ -161,9 +161,7 @@ def push(
     send_and_recv(graph, eids, message_func, reduce_func, apply_node_func, etype)
 
 
-def apply_edges(
-    graph: Structure, func: EdgeFunction, edges: object = None, etype: str | CanonicalEtype | None = None
-) -> None:
+def apply_edges(graph: Structure, func: EdgeFunction, edges: object = None, etype: Etype | None = None) -> None:
     """Compute fields of edges from the fields of edges and of their ends: out[e] = func(e), [edges, ...] in `edata`.
 
     `edges` names the edges to compute: numbers [k], or a pair (sources, destinations). Other rows keep their values, or
@@ -196,13 +194,13 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: object = None, ntype: s
         frame[name] = _with_rows(frame, name, nodes, x)
 
 
-def ends_of(graph: Structure, etype: str | CanonicalEtype | None) -> RelationEdges:
+def ends_of(graph: Structure, etype: Etype | None) -> RelationEdges:
     """The edges of a relation, in the form that the functions of `graphweave.udf` take."""
     r = graph.relation(etype)
     return RelationEdges(r.src, r.dst, graph.node_frame(r.srctype).rows, graph.node_frame(r.dsttype).rows, None)
 
 
-def _around(graph: Structure, etype: str | CanonicalEtype | None) -> Frames:
+def _around(graph: Structure, etype: Etype | None) -> Frames:
     """The data that messages along a relation may read."""
     r = graph.relation(etype)
     src, dst, edge = graph.node_frame(r.srctype), graph.node_frame(r.dsttype), graph.edge_frame(r.key)
@@ -220,7 +218,7 @@ def _node_numbers(graph: Structure, nodes: object, ntype: str) -> Tensor:
     return query.as_selection(nodes, rows.shape[0], graph.any_index(), "node")
 
 
-def _edge_numbers(graph: Structure, edges: object, etype: str | CanonicalEtype | None) -> Tensor:
+def _edge_numbers(graph: Structure, edges: object, etype: Etype | None) -> Tensor:
     """Numbers of edges [k] from numbers, a bool mask, or a pair (sources, destinations)."""
     r = graph.relation(etype)
     if isinstance(edges, tuple) and len(edges) == 2:
@@ -230,7 +228,7 @@ def _edge_numbers(graph: Structure, edges: object, etype: str | CanonicalEtype |
 
 def _update_rows(
     graph: Structure, ends: RelationEdges, rows: Tensor, message: EdgeFunction, reduce: NodeFunction,
-    apply: NodeFunction | None, etype: Any,
+    apply: NodeFunction | None, etype: Etype | None,
 ) -> None:  # fmt: skip
     """`update_all` along `ends`. Only the destinations where `rows` [destinations] (bool) is true are written."""
     frames = _around(graph, etype)

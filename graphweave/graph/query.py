@@ -171,7 +171,7 @@ def _sorted(relation: Relation, num_dst: int) -> tuple[Tensor, Tensor]:
     return sort(relation.src, relation.dst, num_dst)
 
 
-def _remembered(src: Tensor, dst: Tensor, num_dst: int) -> Any:
+def _remembered(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor | int, ...]:
     watch(src)
     watch(dst)
     return memo(_sort, src, dst, num_dst)

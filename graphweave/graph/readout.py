@@ -14,7 +14,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph.frame import Frame
 from graphweave.graph.graph import Graph
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import Etype
 from graphweave.graph.softmax import softmax
 from graphweave.udf import run
 from graphweave.udf.mailbox import Mailbox, Received, grown
@@ -34,7 +34,7 @@ def readout_nodes(
 
 
 def readout_edges(
-    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", etype: str | CanonicalEtype | None = None
+    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", etype: Etype | None = None
 ) -> Tensor:
     """`readout_nodes` over the edges of each graph. [edges, ...] -> [graphs, ...]."""
     return _readout(graph.edge_frame(etype), edges_to_graphs(graph, etype), feat, weight, op)
@@ -55,17 +55,17 @@ def max_nodes(graph: Graph, feat: str, weight: str | None = None, *, ntype: str 
     return readout_nodes(graph, feat, weight, op="max", ntype=ntype)
 
 
-def sum_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+def sum_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Etype | None = None) -> Tensor:
     """`readout_edges` with op sum."""
     return readout_edges(graph, feat, weight, op="sum", etype=etype)
 
 
-def mean_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+def mean_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Etype | None = None) -> Tensor:
     """`readout_edges` with op mean."""
     return readout_edges(graph, feat, weight, op="mean", etype=etype)
 
 
-def max_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+def max_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Etype | None = None) -> Tensor:
     """`readout_edges` with op max."""
     return readout_edges(graph, feat, weight, op="max", etype=etype)
 
@@ -75,7 +75,7 @@ def softmax_nodes(graph: Graph, feat: str, *, ntype: str | None = None) -> Tenso
     return _softmax(graph.node_frame(ntype)[feat], nodes_to_graphs(graph, ntype))
 
 
-def softmax_edges(graph: Graph, feat: str, *, etype: str | CanonicalEtype | None = None) -> Tensor:
+def softmax_edges(graph: Graph, feat: str, *, etype: Etype | None = None) -> Tensor:
     """Softmax of each feature over the edges of each graph. [edges, ...] -> [edges, ...]."""
     return _softmax(graph.edge_frame(etype)[feat], edges_to_graphs(graph, etype))
 
@@ -85,7 +85,7 @@ def broadcast_nodes(graph: Graph, graph_feat: Tensor, *, ntype: str | None = Non
     return _broadcast(graph_feat, nodes_to_graphs(graph, ntype))
 
 
-def broadcast_edges(graph: Graph, graph_feat: Tensor, *, etype: Any = None) -> Tensor:
+def broadcast_edges(graph: Graph, graph_feat: Tensor, *, etype: Etype | None = None) -> Tensor:
     """out[e] = graph_feat[graph of e]. [graphs, ...] -> [edges, ...]."""
     return _broadcast(graph_feat, edges_to_graphs(graph, etype))
 
@@ -109,7 +109,7 @@ def topk_edges(
     *,
     descending: bool = True,
     sortby: int | None = None,
-    etype: str | CanonicalEtype | None = None,
+    etype: Etype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`topk_nodes` over the edges of each graph. [edges, F] -> values [graphs, k, F] and their positions."""
     return _topk(graph.edge_frame(etype)[feat], edges_to_graphs(graph, etype), k, descending, sortby)
@@ -120,7 +120,7 @@ def nodes_to_graphs(graph: Graph, ntype: str | None) -> Received:
     return owners(graph.batch_num_nodes(ntype), graph.node_frame(ntype).rows, graph.batch_size)
 
 
-def edges_to_graphs(graph: Graph, etype: str | CanonicalEtype | None) -> Received:
+def edges_to_graphs(graph: Graph, etype: Etype | None) -> Received:
     """The map from edges to the graphs of the batch."""
     return owners(graph.batch_num_edges(etype), graph.edge_frame(etype).rows, graph.batch_size)
 
@@ -140,10 +140,10 @@ def _readout(frame: Frame, to: Received, feat: str, weight: str | None, op: str)
     if op not in _OPS:
         raise DataError(f"op must be one of {', '.join(_OPS)} (got {op!r}). Pass one of these.")
     x: Tensor = frame[feat]
-    return run.call(reduced, x, None if weight is None else frame[weight], to, op)
+    return run.call(reduce_rows, x, None if weight is None else frame[weight], to, op)
 
 
-def reduced(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
+def reduce_rows(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
     if weight is not None:
         x = x * grown(weight, x.dim())
     box: Any = Mailbox(x, to)

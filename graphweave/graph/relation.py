@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
+T = TypeVar("T")
+
 CanonicalEtype: TypeAlias = tuple[str, str, str]
 """(source type, name, destination type)"""
+
+Etype: TypeAlias = str | CanonicalEtype
+"""A relation: its name, if no other relation has it, or (source type, name, destination type)."""
+
+ByRelation: TypeAlias = Mapping[Any, T]
+"""Relation -> value, where keys are any that `Etype` allows: the type of a mapping's keys does not vary."""
 
 
 @dataclass(frozen=True, eq=False)

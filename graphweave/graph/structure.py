@@ -12,7 +12,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.graph.frame import Frame, TypedFrames, described_fields
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype, Etype, Relation
 
 Form = Literal["uv", "eid", "all"]
 
@@ -82,7 +82,7 @@ class Structure:
         ends = {dsttype for _, _, dsttype in self.relations}
         return all(srctype not in ends for srctype, _, _ in self.relations)
 
-    def to_canonical_etype(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
+    def to_canonical_etype(self, etype: Etype | None) -> CanonicalEtype:
         """(source type, name, destination type) of a relation. DataError if no relation has the name, or several do."""
         if isinstance(etype, tuple) and etype in self.relations:
             return etype
@@ -114,11 +114,11 @@ class Structure:
         ends = {dsttype for _, _, dsttype in self.relations}
         return tuple(t for t in every if t not in ends), tuple(t for t in every if t in ends)
 
-    def relation_key(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
+    def relation_key(self, etype: Etype | None) -> CanonicalEtype:
         """The key of a relation in `relations` and `edge_frames`. DataError as in `to_canonical_etype`."""
         return self.to_canonical_etype(etype)
 
-    def relation(self, etype: str | CanonicalEtype | None = None) -> Relation:
+    def relation(self, etype: Etype | None = None) -> Relation:
         """The maps of a relation: `src` and `dst` [num_edges]. DataError as in `to_canonical_etype`."""
         return self.relations[self.relation_key(etype)]
 
@@ -137,7 +137,7 @@ class Structure:
         """The fields of the nodes of a type."""
         return self.node_frames[self.to_ntype(ntype)]
 
-    def edge_frame(self, etype: str | CanonicalEtype | None = None) -> Frame:
+    def edge_frame(self, etype: Etype | None = None) -> Frame:
         """The fields of the edges of a relation."""
         return self.edge_frames[self.relation_key(etype)]
 
@@ -206,7 +206,7 @@ class Structure:
         types = self._sides()[1] if ntype is None else (self.to_ntype(ntype, self._sides()[1]),)
         return sum([self.node_frames[t].num_rows for t in types])
 
-    def num_edges(self, etype: str | CanonicalEtype | None = None) -> int:
+    def num_edges(self, etype: Etype | None = None) -> int:
         """The number of edges of a relation, or of all relations (None)."""
         if etype is not None:
             return self.relation(etype).num_edges
@@ -238,7 +238,7 @@ class Structure:
         found = ids < num
         return bool(found) if single else found
 
-    def has_edges_between(self, u: object, v: object, etype: str | CanonicalEtype | None = None) -> Any:
+    def has_edges_between(self, u: object, v: object, etype: Etype | None = None) -> Any:
         """Whether there is an edge u[i] -> v[i]: bool [k], or a bool for two integers.
 
         If u or v is a single node, it is paired with every node of the other.
@@ -247,7 +247,7 @@ class Structure:
         found = query.has_edges(relation, u, v, self.num_destinations(relation))
         return bool(found) if single else found
 
-    def edge_ids(self, u: object, v: object, return_uv: bool = False, etype: str | CanonicalEtype | None = None) -> Any:
+    def edge_ids(self, u: object, v: object, return_uv: bool = False, etype: Etype | None = None) -> Any:
         """The number of the edge u[i] -> v[i], the smallest if there are several: [k], or an int for two integers.
 
         With `return_uv` the result is (u, v, number), [m] each, of all edges u[i] -> v[i], pair after pair. DataError
@@ -259,13 +259,13 @@ class Structure:
         found = query.first_edges(relation, u, v, self.num_destinations(relation))
         return int(found) if single else found
 
-    def find_edges(self, eid: object, etype: str | CanonicalEtype | None = None) -> tuple[Tensor, Tensor]:
+    def find_edges(self, eid: object, etype: Etype | None = None) -> tuple[Tensor, Tensor]:
         """(sources, destinations), [k] each, of the edges with the numbers `eid`."""
         relation = self.relation(etype)
         ids, _ = query.as_ids(eid, relation.num_edges, relation.src, "edge")
         return relation.src[ids], relation.dst[ids]
 
-    def all_edges(self, form: Form = "uv", order: str | None = "eid", etype: str | CanonicalEtype | None = None) -> Any:
+    def all_edges(self, form: Form = "uv", order: str | None = "eid", etype: Etype | None = None) -> Any:
         """All edges: (src, dst) for form "uv", numbers for "eid", (src, dst, numbers) for "all", [num_edges] each.
 
         Edges are sorted by number (order "eid" or None), or by source, then destination, then number ("srcdst").
@@ -280,32 +280,32 @@ class Structure:
         eids = torch.arange(relation.num_edges, dtype=self.idtype, device=self.device)
         return eids if form == "eid" else (relation.src, relation.dst, eids) if form == "all" else _no_form(form)
 
-    def in_edges(self, v: object, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
+    def in_edges(self, v: object, form: Form = "uv", etype: Etype | None = None) -> Any:
         """The edges that end in the nodes v, node after node, by number within a node; forms as in `all_edges`."""
         relation = self.relation(etype)
         ids, _ = query.as_ids(v, self.num_destinations(relation), relation.dst, "node")
         return _formed(relation, query.edges_of_rows(relation.dst, self.num_destinations(relation), ids)[0], form)
 
-    def out_edges(self, u: object, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
+    def out_edges(self, u: object, form: Form = "uv", etype: Etype | None = None) -> Any:
         """The edges that start in the nodes u, node after node, by number within a node; forms as in `all_edges`."""
         relation = self.relation(etype)
         ids, _ = query.as_ids(u, self.num_sources(relation), relation.src, "node")
         return _formed(relation, query.edges_of_rows(relation.src, self.num_sources(relation), ids)[0], form)
 
-    def predecessors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
+    def predecessors(self, v: int, etype: Etype | None = None) -> Tensor:
         """Sources of the edges that end in node v, by edge number. A source occurs once for each of its edges."""
         return self.in_edges(v, "uv", etype)[0]
 
-    def successors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
+    def successors(self, v: int, etype: Etype | None = None) -> Tensor:
         """Destinations of the edges that start in node v, by edge number. A node occurs once for each of its edges."""
         return self.out_edges(v, "uv", etype)[1]
 
-    def in_degrees(self, v: object = None, etype: str | CanonicalEtype | None = None) -> Any:
+    def in_degrees(self, v: object = None, etype: Etype | None = None) -> Any:
         """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
         relation = self.relation(etype)
         return _degrees(relation.dst, self.num_destinations(relation), v)
 
-    def out_degrees(self, u: object = None, etype: str | CanonicalEtype | None = None) -> Tensor:
+    def out_degrees(self, u: object = None, etype: Etype | None = None) -> Tensor:
         """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
         relation = self.relation(etype)
         return _degrees(relation.src, self.num_sources(relation), u)
@@ -318,14 +318,14 @@ class Structure:
         """The number of nodes of the type at which the relation's edges end."""
         return self.node_frames[relation.dsttype].num_rows
 
-    def _pairs(self, u: object, v: object, etype: str | CanonicalEtype | None) -> tuple[Relation, Tensor, Tensor, bool]:
+    def _pairs(self, u: object, v: object, etype: Etype | None) -> tuple[Relation, Tensor, Tensor, bool]:
         relation = self.relation(etype)
         u, one_u = query.as_ids(u, self.num_sources(relation), relation.src, "node")
         v, one_v = query.as_ids(v, self.num_destinations(relation), relation.dst, "node")
         u, v = query.pairs(u, v, (one_u, one_v))
         return relation, u, v, one_u and one_v
 
-    def edge_index(self, etype: str | CanonicalEtype | None = None) -> Tensor:
+    def edge_index(self, etype: Etype | None = None) -> Tensor:
         """Sources and destinations as PyG has them: a copy, [2, num_edges], of the graph's idtype."""
         relation = self.relation(etype)
         return torch.stack([relation.src, relation.dst])
@@ -344,7 +344,7 @@ class Structure:
             return torch.full((1,), frame.num_rows, dtype=torch.int64, device=self.device)
         return self.batch_counts[0][self.to_ntype(ntype)]
 
-    def batch_num_edges(self, etype: str | CanonicalEtype | None = None) -> Tensor:
+    def batch_num_edges(self, etype: Etype | None = None) -> Tensor:
         """The number of edges of each batched graph: int64 [batch_size]."""
         relation = self.relation(etype)
         if self.batch_counts is None:

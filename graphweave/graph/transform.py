@@ -15,9 +15,10 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
+from graphweave.graph.argument_types import Device
 from graphweave.graph.assemble import Counts, assemble, counts
 from graphweave.graph.frame import EID, NID, Frame
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import CanonicalEtype, Etype, Relation
 from graphweave.graph.structure import G, Structure
 
 _REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
@@ -31,8 +32,10 @@ def local_var(g: G) -> G:
     return with_type_fields(g, type(g)(g.relations, nodes, edges, g.batch_counts), lambda t: t)
 
 
-def moved(g: G, device: torch.device) -> G:
-    """The graph with structure and fields on `device`."""
+def moved(g: G, device: Device) -> G:
+    """The graph with structure and fields on `device`; the graph itself if they are already there."""
+    if torch.device(device) == g.device:
+        return g
 
     def move(t: Tensor) -> Tensor:
         return t.to(device)
@@ -200,7 +203,7 @@ def add_self_loop(
     g: G,
     edge_feat_names: list[str] | None = None,
     fill_data: float | str = 1.0,
-    etype: str | CanonicalEtype | None = None,
+    etype: Etype | None = None,
 ) -> G:
     """The graph with an edge v -> v for each node v, after the other edges of the relation `etype`. Existing self-loops
     stay.
@@ -237,7 +240,7 @@ def _filling(field: Tensor, fill: float | str, relation: Relation, num: int) -> 
     return field.new_zeros(shape).scatter_reduce(0, index, field, _REDUCTIONS[fill], include_self=False)
 
 
-def remove_self_loop(g: G, etype: str | CanonicalEtype | None = None) -> G:
+def remove_self_loop(g: G, etype: Etype | None = None) -> G:
     """The graph without the edges v -> v of relation `etype`. Other edges keep their order. A batch stays one."""
     relation = g.relation(etype)
     if relation.srctype != relation.dsttype:
@@ -303,9 +306,23 @@ def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
     )
 
 
-def _dict_of(value: object, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+def by_ntype(g: Structure, given: object) -> dict[str, Any]:
+    """Node type -> value, from a mapping of types or from the value of the only type; empty for None. DataError for
+    another type, and for one value where there are several."""
+    named = {} if given is None else given if isinstance(given, Mapping) else {None: given}
+    return {g.to_ntype(t): value for t, value in named.items()}
+
+
+def by_relation(g: Structure, given: object) -> dict[CanonicalEtype, Any]:
+    """Like `by_ntype`, for relations, which a mapping may name in any way."""
+    named = {} if given is None else given if isinstance(given, Mapping) else {None: given}
+    return {g.to_canonical_etype(etype): value for etype, value in named.items()}
+
+
+def _dict_of(value: object, types: Iterable[object], what: str) -> dict[Any, object]:
     if isinstance(value, Mapping):
         return dict(value)
+    types = list(types)
     if len(types) > 1:
         raise DataError(
             f"the graph has several {what}, {', '.join(map(str, types))}; give a dict of type -> ids. Name the types."

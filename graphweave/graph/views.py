@@ -11,8 +11,8 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.graph.frame import Frame
-from graphweave.graph.relation import CanonicalEtype
-from graphweave.graph.structure import Structure
+from graphweave.graph.relation import Etype
+from graphweave.graph.structure import Form, Structure
 
 
 class ChosenFields(MutableMapping[str, Tensor]):
@@ -92,7 +92,7 @@ class EdgeView:
     def __init__(self, graph: Structure) -> None:
         self._graph = graph
 
-    def __call__(self, form: Any = "uv", order: str | None = "eid", etype: str | CanonicalEtype | None = None) -> Any:
+    def __call__(self, form: Form = "uv", order: str | None = "eid", etype: Etype | None = None) -> Any:
         return self._graph.all_edges(form, order, etype)
 
     def __getitem__(self, key: object) -> RowsView:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from graphweave.core.errors import LoopError
 from graphweave.loops.rowwise import features_at
 from graphweave.loops.scope import Loop
-from graphweave.loops.values import FieldRead, LoopValue, aligned, innermost, may_gather, meeting
+from graphweave.loops.values import FieldRead, LoopValue, Operand, aligned, innermost, may_gather, meeting
 from graphweave.tensorlike.answers import Handler, unpacked
 from graphweave.tensorlike.equations import over_rows
 from graphweave.tensorlike.pointwise import pointwise
@@ -42,7 +42,7 @@ class Typed(LoopValue):
         return Typed(weight, self.types)
 
 
-def _getitem(x: Any, index: object) -> LoopValue:
+def _getitem(x: Operand, index: object) -> LoopValue:
     """W[e.etype], or features of a value."""
     if isinstance(x, LoopValue):
         if isinstance(index, LoopValue):
@@ -66,7 +66,7 @@ def _getitem(x: Any, index: object) -> LoopValue:
     return Typed(x, index)
 
 
-def linear(x: object, weight: object, bias: Any = None) -> Any:
+def linear(x: object, weight: object, bias: Operand = None) -> Operand:
     """out[..., m] = sum_k x[..., k] weight[..., k, m] (+ bias), for each edge or node.
 
     `x` has features [..., K]. `weight` is W[e.etype] with W [types, K, M], or [types, H, K, M] for x [H, K] or [K]; or
@@ -76,7 +76,7 @@ def linear(x: object, weight: object, bias: Any = None) -> Any:
     return out if bias is None else out + bias
 
 
-def _product(x: Any, weight: Any) -> LoopValue | Tensor:
+def _product(x: Operand, weight: Operand) -> LoopValue | Tensor:
     if not isinstance(x, LoopValue) and not isinstance(weight, LoopValue):
         return torch.matmul(x.unsqueeze(-2), weight).squeeze(-2)
     loop, dims = innermost((x, weight)), (_rank(x), _rank(weight))
@@ -148,12 +148,12 @@ def _rank(x: object) -> int:
     return len(_shape(x))
 
 
-def _data(x: Any, loop: Loop) -> Tensor:
+def _data(x: Operand, loop: Loop) -> Tensor:
     data: Tensor = x.tensor(loop) if isinstance(x, LoopValue) else x
     return data
 
 
-def _mul(x: object, y: object) -> Any:
+def _mul(x: object, y: object) -> Operand:
     """`x * y`: features times the matrix of the type, as in Hector; in other cases a product number by number."""
     if isinstance(y, Typed) and 1 <= _rank(x) < _rank(y):
         return _product(x, y)
@@ -168,7 +168,7 @@ def _mul(x: object, y: object) -> Any:
 _number_by_number = pointwise(operator.mul, meeting)
 
 
-def dot_prd(x: object, y: Any) -> Any:
+def dot_prd(x: object, y: Operand) -> Operand:
     """out[...] = sum_k x[..., k] y[..., k], for each edge or node."""
     if not isinstance(x, LoopValue) and not isinstance(y, LoopValue):
         return (x * y).sum(-1)
@@ -180,12 +180,12 @@ def dot_prd(x: object, y: Any) -> Any:
     return _number_by_number(x, y).sum(-1)
 
 
-def outer_prod(x: Any, y: Any) -> Any:
+def outer_prod(x: Operand, y: Operand) -> Operand:
     """out[..., i, j] = x[..., i] y[..., j], for each edge or node."""
     return x[..., :, None] * y[..., None, :]
 
 
-def _matmul(x: Any, y: Any) -> Any:
+def _matmul(x: Operand, y: Operand) -> Operand:
     """torch.matmul of the features of each row."""
     if isinstance(x, Tensor):
         x, y = _in_order(x, y)
@@ -208,7 +208,7 @@ def _matmul(x: Any, y: Any) -> Any:
     return LoopValue(out.squeeze(-2) if dims[0] == 1 else out, loop)
 
 
-def _in_order(tensor: Tensor, value: FieldRead) -> tuple[Any, Any]:
+def _in_order(tensor: Tensor, value: FieldRead) -> tuple[Operand, Operand]:
     """The operands as the user wrote them. In a trace, `value @ tensor` also arrives as matmul(tensor, value).
 
     Where shapes allow both orders, only value @ tensor is part of the language. A function that has run as Python has

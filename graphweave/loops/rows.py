@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -38,7 +39,9 @@ class _Row:
         )
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> LoopValue:
+    def __torch_function__(
+        cls, func: Callable[..., object], types: object, args: tuple[Any, ...] = (), kwargs: object = None
+    ) -> LoopValue:
         """x[n], x[e.src]: the row of this node (or edge) in a tensor that has a row for each."""
         if func.__name__ != "__getitem__" or not isinstance(args[0], Tensor) or not isinstance(args[1], _Row):
             raise LoopError(
@@ -140,7 +143,7 @@ class EdgeEnd(_Row):
         data = self._checked(x, self._store())
         return LoopValue(data.index_select(0, self._loop.structure.index(self._end)), self._loop)
 
-    def incoming_edges(self) -> Any:
+    def incoming_edges(self) -> NoReturn:
         raise LoopError(
             "a loop over the edges of an edge's end (paths of two edges). Gather at the nodes first, then loop again."
         )

@@ -47,8 +47,8 @@ _checked: set[Hashable] = set()
 @overload
 def compile(function: T, *, options: Mapping[str, object] | None = None) -> T: ...
 @overload
-def compile(*, options: Mapping[str, Any] | None = None) -> Callable[[T], T]: ...
-def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -> Any:
+def compile(*, options: Mapping[str, object] | None = None) -> Callable[[T], T]: ...
+def compile(function: Any = None, *, options: Mapping[str, object] | None = None) -> Any:
     """Compile a function, written in loops, of a graph (its first argument, or its second after `self`) and tensors.
 
     The body is run with a `GraphView` for the graph (docs/loops.md says what it may do). The call returns what the body
@@ -70,7 +70,7 @@ def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -
     chosen = dict(options or {})
 
     @functools.wraps(function)
-    def looped(*args: object, **kwargs: Any) -> object:
+    def looped(*args: object, **kwargs: object) -> object:
         place = 1 if args and isinstance(args[0], torch.nn.Module) else 0
         if len(args) <= place:
             raise TypeError(
@@ -90,8 +90,8 @@ def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -
 
 
 def evaluate(
-    function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: tuple[Any, ...], after: tuple[Any, ...],
-    kwargs: Mapping[str, Any], checked: bool,
+    function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: tuple[object, ...],
+    after: tuple[object, ...], kwargs: Mapping[str, object], checked: bool,
 ) -> tuple[Any, LoopFields]:  # fmt: skip
     """The results of `function` for the graph, and the fields that it sets. `checked` says that it has run as
     Python."""
@@ -146,7 +146,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _check(
-    function: Callable[..., object], ends: LoopEdges, fields: LoopFields, before: Any, after: Any, kwargs: Any
+    function: Callable[..., object], ends: LoopEdges, fields: LoopFields, before: tuple[object, ...],
+    after: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> None:  # fmt: skip
     """Run the body as Python, on shapes alone. A trace knows that something is wrong, but not at which line."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +15,10 @@ from graphweave.core.errors import LoopError
 from graphweave.loops.scope import FOLDS, End, Loop, Number, RowFields, as_rows
 from graphweave.tensorlike.answers import Handler, TensorLike, constant
 from graphweave.tensorlike.views import transpose
+
+Operand: TypeAlias = Any
+"""A `LoopValue`, a tensor or a number, wherever PyTorch's functions and Python's operators take all of these alike. The
+types of these know nothing of classes that answer PyTorch's functions themselves."""
 
 
 class LoopValue(TensorLike):
@@ -95,7 +99,7 @@ class LoopValue(TensorLike):
         return self.tensor().device
 
     @property
-    def T(self) -> Any:
+    def T(self) -> TensorLike:
         return transpose(self, 0, 1)
 
     def size(self, dim: int | None = None) -> Any:
@@ -113,7 +117,7 @@ class LoopValue(TensorLike):
             "Choose between values with where(condition, a, b)."
         )
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> NoReturn:
         raise LoopError("a loop over the features of an edge or a node. Use an operation on all of them, or x[i].")
 
     def __len__(self) -> int:
@@ -142,7 +146,7 @@ class LoopValue(TensorLike):
             )
         return self.answers["matmul"](self, other)
 
-    def __invert__(self) -> Any:
+    def __invert__(self) -> NoReturn:
         raise LoopError("`~` of a value of an edge or a node, which cannot be compiled. Write torch.logical_not(x).")
 
 
@@ -176,7 +180,7 @@ class Folded(LoopValue):
     `function` is the name of `compute`.
     """
 
-    def __init__(self, loop: Loop, function: str, compute: Handler, left: Any, right: Any) -> None:
+    def __init__(self, loop: Loop, function: str, compute: Handler, left: Operand, right: Operand) -> None:
         super().__init__(0, loop)
         self.function, self.compute, self.left, self.right = function, compute, left, right
         self._is_read = False
@@ -187,7 +191,7 @@ class Folded(LoopValue):
             self._is_read = True
         return self._data
 
-    def terms(self, op: str, sign: bool = False) -> list[tuple[Any, bool]]:
+    def terms(self, op: str, sign: bool = False) -> list[tuple[Operand, bool]]:
         """The operands of a chain of `op`, each with whether it is subtracted. `sign` says this for the whole chain."""
         out: list[tuple[Any, bool]] = []
         for x, minus in ((self.left, sign), (self.right, sign != (self.function == "sub"))):
@@ -214,7 +218,7 @@ def may_gather(function: str, compute: Handler) -> Handler:
     return handler
 
 
-def innermost(operands: Any) -> Loop:
+def innermost(operands: Sequence[Operand]) -> Loop:
     """The innermost of the operands' loops."""
     loop: Loop | None = None
     for x in operands:
@@ -224,7 +228,7 @@ def innermost(operands: Any) -> Loop:
     return loop
 
 
-def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[object]]:
+def meeting(given: Sequence[Operand]) -> tuple[LoopValue, list[object]]:
     """The operands `given` (values, tensors of features, numbers) with features aligned from the right.
 
     The first result is a value of the loop in which the operands meet.
@@ -240,7 +244,7 @@ def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[object]]:
     return LoopValue(0, loop), rows
 
 
-def together(parts: Sequence[Any]) -> tuple[LoopValue, list[Tensor]]:
+def together(parts: Sequence[Operand]) -> tuple[LoopValue, list[Tensor]]:
     """One value among `parts`, and the data of all parts. A tensor of features is repeated for every row."""
     loop = innermost(parts)
     rows = loop.store.num_rows()
@@ -248,7 +252,7 @@ def together(parts: Sequence[Any]) -> tuple[LoopValue, list[Tensor]]:
     return next(x for x in parts if isinstance(x, LoopValue)), data
 
 
-def gather(loop: Loop, store: RowFields, name: str, end: End, value: Any) -> None:
+def gather(loop: Loop, store: RowFields, name: str, end: End, value: Operand) -> None:
     """`n[name] = value` inside a loop over edges: gather a sum, product, maximum or minimum over the node's edges.
 
     field[v] = op(field[v], value of e for all e with end(e) = v).

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -280,7 +279,7 @@ def _numbered(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([torch.full((x.shape[0],), i, dtype=torch.int64, device=x.device) for i, x in enumerate(parts)])
 
 
-def _common(frames: Sequence[Any]) -> dict[str, Tensor]:
+def _common(frames: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     out = {}
     for name in frames[0] if frames else ():
         if all(name in frame for frame in frames):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 
 from graphweave.graph.graph import Graph
 from graphweave.graph.readout import softmax_nodes, sum_nodes
+from graphweave.nn.ends import Attended
 
 
 class WeightAndSum(nn.Module):
@@ -50,7 +50,7 @@ class GlobalAttentionPooling(nn.Module):
         super().__init__()
         self.gate_nn, self.feat_nn = gate_nn, feat_nn
 
-    def forward(self, graph: Graph, feat: Tensor, get_attention: bool = False) -> Any:  # Tensor or a pair
+    def forward(self, graph: Graph, feat: Tensor, get_attention: bool = False) -> Attended:
         """[N, F] -> [graphs, out]. With `get_attention` the result is a pair: this result and the attention [N, 1]."""
         with graph.local_scope():
             graph.ndata["gate"] = self.gate_nn(feat)

@@ -12,7 +12,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
-from graphweave.nn.ends import Feat, Width
+from graphweave.nn.ends import Attended, Feat, Width
 from graphweave.nn.gat_conv import GATConv
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
@@ -57,7 +57,7 @@ class CGATConv(GATConv):
     def forward(
         self, graph: Graph, feat: Feat, edge_weight: Tensor | None = None, get_attention: bool = False, *,
         pairs: Graph | None = None, far: Graph | None = None, labels: Tensor | None = None, mask: Tensor | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Attended:  # fmt: skip
         """[N, in] -> [N, heads, out], as `GATConv`. With constraints, the result is a pair: this result and their sum,
         a scalar.
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
-from graphweave.nn.ends import Feat, Width, both_ends, both_widths
+from graphweave.nn.ends import Attended, Feat, Width, both_ends, both_widths
 
 
 class DotGatConv(nn.Module):
@@ -35,7 +33,7 @@ class DotGatConv(nn.Module):
         else:
             self.fc = nn.Linear(self.in_src, out_feats * num_heads, bias=False)
 
-    def forward(self, graph: Graph, feat: Feat, get_attention: bool = False) -> Any:
+    def forward(self, graph: Graph, feat: Feat, get_attention: bool = False) -> Attended:
         """[N, in], or a pair -> [N_dst, heads, out]; with `get_attention` also a, [E, heads, 1]."""
         src, dst = both_ends(feat, graph)
         own = not hasattr(self, "fc")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
-from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
+from graphweave.nn.ends import Attended, Feat, Width, both_ends, both_widths, reset_glorot
 from graphweave.udf.arguments import EdgeBatch
 
 
@@ -59,7 +58,7 @@ class EdgeGATConv(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, graph: Graph, feat: Feat, edge_feat: Tensor, get_attention: bool = False) -> Any:
+    def forward(self, graph: Graph, feat: Feat, edge_feat: Tensor, get_attention: bool = False) -> Attended:
         """[N, in], or a pair, and [E, edge] -> [N_dst, heads, out]; with `get_attention` also a, [E, heads, 1]."""
         src, dst = both_ends(feat, graph)
         src, dst = self.feat_drop(src), self.feat_drop(dst)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,7 +9,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
-from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
+from graphweave.nn.ends import Attended, Feat, Width, both_ends, both_widths, reset_glorot
 
 
 class EGATConv(nn.Module):
@@ -51,7 +49,7 @@ class EGATConv(nn.Module):
 
     def forward(
         self, graph: Graph, nfeats: Feat, efeats: Tensor, edge_weight: Tensor | None = None, get_attention: bool = False
-    ) -> Any:
+    ) -> Attended:
         """[N, in], or a pair, and [E, in_edge] -> ([N_dst, heads, out], [E, heads, out_edge]); with `get_attention`
         also a, [E, heads, 1]. `edge_weight` [E] multiplies a."""
         src, dst = both_ends(nfeats, graph)

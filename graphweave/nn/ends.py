@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +12,9 @@ from graphweave.graph.graph import Graph
 
 Feat = Tensor | tuple[Tensor, Tensor]
 """Features of all nodes [N, F], or of sources and destinations ([N_src, F_src], [N_dst, F_dst])."""
+
+Attended: TypeAlias = Tensor | tuple[Tensor | None, ...]
+"""The result of a layer, or a tuple of the result and of the attention that was asked for."""
 
 Width = int | tuple[int, int]
 """A number of features: one for both ends, or a pair (of sources, of destinations)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
-from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
+from graphweave.nn.ends import Attended, Feat, Width, both_ends, both_widths, reset_glorot
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
@@ -70,7 +69,7 @@ class GATConv(nn.Module):
 
     def forward(
         self, graph: Graph, feat: Feat, edge_weight: Tensor | None = None, get_attention: bool = False
-    ) -> Any:  # Tensor or a pair
+    ) -> Attended:
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
 
         `edge_weight` [E] multiplies the attention. With `get_attention` the result is a pair: the features and the
@@ -126,7 +125,7 @@ class GATConv(nn.Module):
         graph.update_all(message, reduce)
         return None
 
-    def _dropped(self, a: object) -> Any:
+    def _dropped(self, a: Tensor) -> Tensor:
         """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 

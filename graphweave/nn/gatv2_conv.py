@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
-from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
+from graphweave.nn.ends import Attended, Feat, Width, both_ends, both_widths, reset_glorot
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
 
@@ -60,7 +59,7 @@ class GATv2Conv(nn.Module):
         """Weights are drawn from Glorot's normal distribution with the gain of a ReLU; biases are 0."""
         reset_glorot(self, self.attn)
 
-    def forward(self, graph: Graph, feat: Feat, get_attention: bool = False) -> Any:  # Tensor or a pair
+    def forward(self, graph: Graph, feat: Feat, get_attention: bool = False) -> Attended:
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
 
         With `get_attention` the result is a pair: the features and the attention [E, heads, 1], after dropout.
@@ -96,7 +95,7 @@ class GATv2Conv(nn.Module):
         a = self._dropped(nodes.mailbox["e"].softmax(1))
         return {"h": (a * nodes.mailbox["l"]).sum(1)}
 
-    def _dropped(self, a: object) -> Any:
+    def _dropped(self, a: Tensor) -> Tensor:
         """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 

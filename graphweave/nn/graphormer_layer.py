@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
+from graphweave.nn.ends import Attended
 from graphweave.nn.transformer import BiasedMHA
 
 
@@ -81,7 +80,7 @@ class EGTLayer(nn.Module):
             self.edge_output, self.mha_dropout_e = nn.Linear(num_heads, edge_feat_size), nn.Dropout(dropout)
             self.edge_ffn = _network(edge_feat_size, activation, dropout)
 
-    def forward(self, nfeat: Tensor, efeat: Tensor, mask: Tensor | None = None) -> Any:
+    def forward(self, nfeat: Tensor, efeat: Tensor, mask: Tensor | None = None) -> Attended:
         """[B, N, F], [B, N, N, edge_feat_size], and a mask [B, N, N] that is added to scores and gates, -inf where node
         i may not read node j -> [B, N, F], and with `edge_update` also [B, N, N, edge_feat_size]."""
         pairs = self.mha_ln_e(efeat)

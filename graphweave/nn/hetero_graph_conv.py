@@ -36,7 +36,7 @@ class HeteroGraphConv(nn.Module):
     """
 
     def __init__(
-        self, mods: Mapping[object, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"
+        self, mods: Mapping[object, nn.Module], aggregate: str | Callable[[list[Tensor], str], Tensor] = "sum"
     ) -> None:
         super().__init__()
         self.mod_dict = dict(mods)
@@ -54,7 +54,7 @@ class HeteroGraphConv(nn.Module):
     def forward(
         self,
         g: Graph,
-        inputs: Any,
+        inputs: Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
         mod_args: Mapping[str, Sequence[object]] | None = None,
         mod_kwargs: Mapping[str, Mapping[str, object]] | None = None,
     ) -> dict[str, Any]:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from graphweave.graph.graph import Graph
 from graphweave.graph.readout import max_nodes, mean_nodes, sum_nodes, topk_nodes
 
 
-class SumPooling(nn.Module):
+class _Readout(nn.Module):
+    """A readout of one field of the nodes."""
+
+    readout: Callable[[Graph, str], Tensor]
+
+    def forward(self, graph: Graph, feat: Tensor) -> Tensor:
+        """[N, ...] -> [graphs, ...]."""
+        with graph.local_scope():
+            graph.ndata["h"] = feat
+            return self.readout(graph, "h")
+
+
+class SumPooling(_Readout):
     """r_b = sum of h_v over the nodes v of graph b; 0 for a graph without nodes.
 
     >>> graph = gw.batch([gw.graph(([0, 1], [1, 2])), gw.graph(([0], [1]))])
@@ -16,14 +30,10 @@ class SumPooling(nn.Module):
     torch.Size([2, 4])
     """
 
-    def forward(self, graph: Graph, feat: Tensor) -> Tensor:
-        """[N, ...] -> [graphs, ...]."""
-        with graph.local_scope():
-            graph.ndata["h"] = feat
-            return sum_nodes(graph, "h")
+    readout = staticmethod(sum_nodes)
 
 
-class AvgPooling(nn.Module):
+class AvgPooling(_Readout):
     """r_b = mean of h_v over the nodes v of graph b; 0 for a graph without nodes.
 
     >>> graph = gw.batch([gw.graph(([0, 1], [1, 2])), gw.graph(([0], [1]))])
@@ -31,14 +41,10 @@ class AvgPooling(nn.Module):
     torch.Size([2, 4])
     """
 
-    def forward(self, graph: Graph, feat: Tensor) -> Tensor:
-        """[N, ...] -> [graphs, ...]."""
-        with graph.local_scope():
-            graph.ndata["h"] = feat
-            return mean_nodes(graph, "h")
+    readout = staticmethod(mean_nodes)
 
 
-class MaxPooling(nn.Module):
+class MaxPooling(_Readout):
     """r_b = maximum of h_v over the nodes v of graph b, feature by feature; 0 for a graph without nodes.
 
     >>> graph = gw.batch([gw.graph(([0, 1], [1, 2])), gw.graph(([0], [1]))])
@@ -46,11 +52,7 @@ class MaxPooling(nn.Module):
     torch.Size([2, 4])
     """
 
-    def forward(self, graph: Graph, feat: Tensor) -> Tensor:
-        """[N, ...] -> [graphs, ...]."""
-        with graph.local_scope():
-            graph.ndata["h"] = feat
-            return max_nodes(graph, "h")
+    readout = staticmethod(max_nodes)
 
 
 class SortPooling(nn.Module):

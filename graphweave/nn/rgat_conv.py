@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax, softmax
-from graphweave.nn.ends import Feat, both_ends, one_of
+from graphweave.nn.ends import Attended, Feat, both_ends, one_of
 from graphweave.nn.relations import checked_types, into_pairs
 from graphweave.nn.typed_linear import Regularizer, TypedLinear
 from graphweave.ops import gather_mm
@@ -86,7 +86,7 @@ class RGATConv(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, graph: Graph, feat: Feat, etypes: Tensor, get_attention: bool = False) -> Any:  # Tensor or a pair
+    def forward(self, graph: Graph, feat: Feat, etypes: Tensor, get_attention: bool = False) -> Attended:
         """[N, in], or a pair ([N_src, in], [N_dst, in]), and relations [E] -> [N_dst, heads, out].
 
         With `get_attention` the result is a pair: the features and the attention [E, heads, 1], after dropout.
@@ -151,7 +151,7 @@ class RGATConv(nn.Module):
             out = edge_softmax(graph, graph.edata["e"])
         return out
 
-    def _dropped(self, a: object) -> Any:
+    def _dropped(self, a: Tensor) -> Tensor:
         """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 

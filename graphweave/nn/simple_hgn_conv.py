@@ -12,7 +12,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
-from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
+from graphweave.nn.ends import Attended, Feat, Width, both_ends, both_widths, reset_glorot
 from graphweave.nn.relations import checked_types
 from graphweave.udf.arguments import EdgeBatch, NodeBatch
 
@@ -75,7 +75,7 @@ class SimpleHGNConv(nn.Module):
 
     def forward(
         self, graph: Graph, feat: Feat, etypes: Tensor, res_attn: Tensor | None = None, get_attention: bool = False
-    ) -> Any:  # Tensor or a pair
+    ) -> Attended:
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]), and types of edges [E] -> [N_dst, heads, out].
 
         `res_attn` [E, heads, 1]: the attention a' of the previous layer. With `get_attention` the result is a pair: the

@@ -109,22 +109,29 @@ def _matrix(row: Tensor | None, rowptr: Tensor, col: Tensor, value: Tensor | Non
 
 
 def _spmm_sum(
-    row: Any, rowptr: Tensor, col: Tensor, value: Any, colptr: object, csr2csc: object, mat: Tensor
+    row: Tensor | None, rowptr: Tensor, col: Tensor, value: Tensor | None, colptr: object, csr2csc: object, mat: Tensor
 ) -> Tensor:
     return torch_sparse_functions.product_sum(_matrix(row, rowptr, col, value, mat), mat)
 
 
 def _spmm_mean(
-    row: Any, rowptr: Tensor, col: Tensor, value: Any, rowcount: object, colptr: object, csr2csc: object, mat: Tensor
+    row: Tensor | None,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor | None,
+    rowcount: object,
+    colptr: object,
+    csr2csc: object,
+    mat: Tensor,
 ) -> Tensor:
     return torch_sparse_functions.product_mean(_matrix(row, rowptr, col, value, mat), mat)
 
 
-def _spmm_min(rowptr: Tensor, col: Tensor, value: Any, mat: Tensor) -> tuple[Tensor, Tensor]:
+def _spmm_min(rowptr: Tensor, col: Tensor, value: Tensor | None, mat: Tensor) -> tuple[Tensor, Tensor]:
     return torch_sparse_functions.product_min(_matrix(None, rowptr, col, value, mat), mat)
 
 
-def _spmm_max(rowptr: Tensor, col: Tensor, value: Any, mat: Tensor) -> tuple[Tensor, Tensor]:
+def _spmm_max(rowptr: Tensor, col: Tensor, value: Tensor | None, mat: Tensor) -> tuple[Tensor, Tensor]:
     return torch_sparse_functions.product_max(_matrix(None, rowptr, col, value, mat), mat)
 
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph import transform
+from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.graph import Graph
 from graphweave.graph.query import as_selection
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.sampling.adjacency import adjacency
-from graphweave.sampling.hops import checked_fanouts, checked_nodes, hop_sampler
+from graphweave.sampling.hops import HopEdges, checked_fanouts, checked_nodes, hop_sampler
 
 DST = "_dst"
 """The ending of the names of a block's destination types: the same nodes are sources under their own name, too."""
+
+
+Fanout: TypeAlias = int | Mapping[Any, int]
+"""Edges that each destination draws: a number, -1 for all, or relation -> such a number."""
 
 
 class BlockSampler:
@@ -37,7 +43,7 @@ class BlockSampler:
     def __init__(
         self,
         graph: Graph,
-        fanouts: Sequence[int] | Sequence[Mapping[object, int]],
+        fanouts: Sequence[Fanout],
         *,
         seed: int = 0,
         replace: bool = False,
@@ -71,8 +77,8 @@ class BlockSampler:
         return self._graph
 
     def sample(
-        self, seeds: Tensor | Mapping[str, Tensor], epoch: int = 0, exclude: object = None
-    ) -> tuple[Any, Any, list[Graph]]:
+        self, seeds: IdsByType, epoch: int = 0, exclude: object = None
+    ) -> tuple[IdsByType, IdsByType, list[Graph]]:
         """(input nodes, output nodes, blocks) of `seeds`, int64 [k] without duplicates, or type -> such nodes.
         `exclude`: edges, or relation -> edges, that no block has; a node draws its fanout of the others.
 
@@ -97,25 +103,19 @@ class BlockSampler:
 
     def _positions(self, exclude: object) -> dict[CanonicalEtype, Tensor]:
         """Relation -> the positions of its excluded edges, in rising order."""
-        if exclude is None:
-            return {}
-        given = exclude if isinstance(exclude, Mapping) else {self._graph.to_canonical_etype(None): exclude}
         found = {}
-        for name, ids in given.items():
-            relation = self._graph.relation(name)
-            if relation.key not in self._places:
-                self._places[relation.key] = self._sampler.relations[relation.key].places()
+        for key, ids in transform.by_relation(self._graph, exclude).items():
+            if key not in self._places:
+                self._places[key] = self._sampler.relations[key].places()
+            relation, places = self._graph.relation(key), self._places[key]
             edges = as_selection(ids, relation.num_edges, relation.src, "edge").long()
-            places = self._places[relation.key]
-            found[relation.key] = (edges if places is None else places[edges].long()).unique()
+            found[key] = (edges if places is None else places[edges].long()).unique()
         return found
 
-    def _seeds(self, seeds: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if not isinstance(seeds, Mapping):
-            seeds = {self._graph.to_ntype(None): seeds}
+    def _seeds(self, seeds: IdsByType) -> dict[str, Tensor]:
         found = {}
-        for t, nodes in seeds.items():
-            found[t] = checked_nodes(nodes, self._graph.num_nodes(self._graph.to_ntype(t)), f"seeds of type {t!r}")
+        for t, nodes in transform.by_ntype(self._graph, seeds).items():
+            found[t] = checked_nodes(nodes, self._graph.num_nodes(t), f"seeds of type {t!r}")
             if found[t].unique().numel() != found[t].numel():
                 raise DataError(f"seeds of type {t!r} must be different nodes (got some twice). Pass seeds.unique().")
         if not found:
@@ -135,7 +135,7 @@ def _fanouts(graph: Graph, given: object) -> dict[CanonicalEtype, list[int]]:
 
 
 def _block(
-    src: dict[str, Tensor], dst: dict[str, Tensor], edges: Mapping[CanonicalEtype, Any], idtype: torch.dtype
+    src: dict[str, Tensor], dst: dict[str, Tensor], edges: Mapping[CanonicalEtype, HopEdges], idtype: torch.dtype
 ) -> Graph:
     relations, edata = {}, {}
     for (start, name, end), hop in edges.items():

@@ -7,7 +7,7 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,10 +15,14 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.whole_file import written_whole
-from graphweave.sampling.hops import checked_nodes, checked_seed, folded
+from graphweave.graph.graph import Graph
+from graphweave.sampling.hops import checked_nodes, checked_seed, fold_numbers
 from graphweave.sampling.induced import Whole, whole
 from graphweave.sampling.partition import found_clusters
 from graphweave.sampling.undirected import undirected_of
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 _UNREADABLE = (OSError, ValueError, TypeError, LookupError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error)
 """Errors of NumPy and of the archive for files that are damaged."""
@@ -51,7 +55,7 @@ class ClusterSampler:
 
     def __init__(
         self,
-        graph: Any,
+        graph: Graph | Data,
         num_clusters: int,
         *,
         method: str | None = None,
@@ -115,7 +119,7 @@ class ClusterSampler:
 def _identity(of: Whole) -> int:
     """A number that depends on the number of nodes and on every edge."""
     sizes = [of.num_nodes, of.src.numel()]
-    return folded(folded(folded(0, sizes), of.src.long()), of.dst.long())
+    return fold_numbers(fold_numbers(fold_numbers(0, sizes), of.src.long()), of.dst.long())
 
 
 def _digest(labels: Tensor, num_clusters: int, method: str) -> str:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.graph import transform
+from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import EID, NID
 from graphweave.graph.graph import Graph
 from graphweave.graph.query import as_selection
-from graphweave.graph.relation import CanonicalEtype, Relation
+from graphweave.graph.relation import ByRelation, CanonicalEtype, Etype, Relation
 from graphweave.sampling.hops import checked_nodes
 from graphweave.sampling.negatives import NegativeSampler
 from graphweave.sampling.node_table import NodeTable
+
+DrawsPairs = Callable[[Graph, Any], Any]
+"""A function of the graph and a batch's edges, which returns (sources, destinations), or relation -> these."""
+
+Negatives = DrawsPairs | Mapping[CanonicalEtype, NegativeSampler] | None
 
 Ends = dict[CanonicalEtype, tuple[Tensor, Tensor]]
 """Relation -> sources and destinations, int64 [pairs] each."""
@@ -33,7 +40,7 @@ class NodeSampler(Protocol):
 
     def sample(
         self, seeds: Mapping[str, Tensor], epoch: int = 0, exclude: object = None
-    ) -> tuple[Any, Any, list[Graph]]:
+    ) -> tuple[IdsByType, IdsByType, Sequence[Graph]]:
         """(input nodes, output nodes, blocks) of type -> distinct nodes; no block has the edges `exclude`."""
 
 
@@ -41,7 +48,13 @@ class EdgePredictionSampler:
     """Made by `as_edge_prediction_sampler`, which says what the batches are."""
 
     def __init__(
-        self, sampler: NodeSampler, exclude: object, reverse_eids: Any, reverse_etypes: Any, negatives: Any, k: int
+        self,
+        sampler: NodeSampler,
+        exclude: object,
+        reverse_eids: Mapping[CanonicalEtype, Tensor],
+        reverse_etypes: Mapping[CanonicalEtype, CanonicalEtype],
+        negatives: Negatives,
+        k: int,
     ) -> None:
         self.graph = sampler.graph
         self._sampler, self._exclude, self._negatives, self._k = sampler, exclude, negatives, k
@@ -54,7 +67,7 @@ class EdgePredictionSampler:
         graph = self.graph
         chosen = self._chosen(edges)
         ends: Ends = {key: self._ends(key, ids) for key, ids in chosen.items()}
-        negative = None if self._negatives is None else self._negative(edges, chosen, ends, epoch)
+        negative = self._negative(edges, chosen, ends, epoch)
         tables = {
             t: NodeTable(graph.num_nodes(t), torch.empty(0, dtype=torch.int64, device="cpu"), None, 0)
             for t in graph.ntypes
@@ -70,11 +83,10 @@ class EdgePredictionSampler:
         return inputs, pair_graph, _pair_graph(graph, nodes, local_negative, None), blocks
 
     def _chosen(self, edges: object) -> dict[CanonicalEtype, Tensor]:
-        given = edges if isinstance(edges, Mapping) else {self.graph.to_canonical_etype(None): edges}
         found = {}
-        for name, ids in given.items():
-            relation = self.graph.relation(name)
-            found[relation.key] = as_selection(ids, relation.num_edges, relation.src, "edge").long()
+        for key, ids in transform.by_relation(self.graph, edges).items():
+            relation = self.graph.relation(key)
+            found[key] = as_selection(ids, relation.num_edges, relation.src, "edge").long()
         if not sum(ids.numel() for ids in found.values()):
             raise DataError("edges: expected one at least (got none). Pass those to be predicted.")
         return found
@@ -83,7 +95,7 @@ class EdgePredictionSampler:
         relation = self.graph.relation(key)
         return relation.src[ids].long(), relation.dst[ids].long()
 
-    def _excluded(self, edges: object, chosen: dict[CanonicalEtype, Tensor]) -> Any:
+    def _excluded(self, edges: object, chosen: dict[CanonicalEtype, Tensor]) -> object:
         if self._exclude is None:
             return None
         if callable(self._exclude):
@@ -98,12 +110,14 @@ class EdgePredictionSampler:
                 parts.setdefault(self._reverse_etypes[key], []).append(ids)
         return {key: torch.cat(ids) for key, ids in parts.items()}
 
-    def _negative(self, edges: object, chosen: dict[CanonicalEtype, Tensor], ends: Ends, epoch: int) -> Ends:
+    def _negative(self, edges: object, chosen: dict[CanonicalEtype, Tensor], ends: Ends, epoch: int) -> Ends | None:
+        if self._negatives is None:
+            return None
         if callable(self._negatives):
             given = self._negatives(self.graph, edges)
             if not isinstance(given, Mapping):
                 given = {next(iter(chosen)) if len(chosen) == 1 else None: given}
-            drawn = _by_relation(self.graph, given)
+            drawn = transform.by_relation(self.graph, given)
         else:
             drawn = {}
             for key, (src, _) in ends.items():
@@ -133,9 +147,9 @@ class EdgePredictionSampler:
 def as_edge_prediction_sampler(
     sampler: NodeSampler,
     exclude: str | Callable[[object], object] | None = None,
-    reverse_eids: Tensor | Mapping[Any, Tensor] | None = None,
-    reverse_etypes: Mapping[Any, Any] | None = None,
-    negative_sampler: Any = None,
+    reverse_eids: Tensor | ByRelation[Tensor] | None = None,
+    reverse_etypes: ByRelation[Etype] | None = None,
+    negative_sampler: NegativeSampler | ByRelation[NegativeSampler] | DrawsPairs | None = None,
     num_negatives: int = 1,
 ) -> EdgePredictionSampler:
     """A sampler of edges for a `DataLoader` whose indices are edges, with the semantics of the function of this name in
@@ -168,20 +182,13 @@ def as_edge_prediction_sampler(
         raise DataError(f"exclude={exclude!r} needs {needed[exclude][0]} (got None). Pass it.")
     if not isinstance(num_negatives, int) or isinstance(num_negatives, bool) or num_negatives < 1:
         raise DataError(f"num_negatives must be a positive integer (got {num_negatives!r}). Pass such a number.")
-    eids = {key: _reversed(graph, key, ids) for key, ids in _by_relation(graph, reverse_eids).items()}
+    eids = {key: _reversed(graph, key, ids) for key, ids in transform.by_relation(graph, reverse_eids).items()}
     etypes = {
         graph.to_canonical_etype(one): graph.to_canonical_etype(other)
         for one, other in (reverse_etypes or {}).items()
     }  # fmt: skip
     negatives = negative_sampler if callable(negative_sampler) else _negatives(graph, negative_sampler)
     return EdgePredictionSampler(sampler, exclude, eids, etypes, negatives, num_negatives)
-
-
-def _by_relation(graph: Graph, given: object) -> dict[CanonicalEtype, Any]:
-    if given is None:
-        return {}
-    named = given if isinstance(given, Mapping) else {None: given}
-    return {graph.to_canonical_etype(name): value for name, value in named.items()}
 
 
 def _reversed(graph: Graph, key: CanonicalEtype, ids: object) -> Tensor:
@@ -196,7 +203,7 @@ def _reversed(graph: Graph, key: CanonicalEtype, ids: object) -> Tensor:
 
 
 def _negatives(graph: Graph, given: object) -> dict[CanonicalEtype, NegativeSampler] | None:
-    found = _by_relation(graph, given)
+    found = transform.by_relation(graph, given)
     for key, sampler in found.items():
         if not isinstance(sampler, NegativeSampler):
             raise DataError(

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import (
-    BaseSampler,
     EdgeSamplerInput,
     HeteroSamplerOutput,
     NegativeSampling,
@@ -20,11 +18,11 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from graphweave.core.errors import DataError
 from graphweave.sampling.hgt_draws import HGTDraws
-from graphweave.sampling.hops import batch_key, checked_nodes, checked_seed
-from graphweave.sampling.pyg import KeyedNegatives, num_nodes_of, relations_of
+from graphweave.sampling.hops import batch_key, checked_nodes
+from graphweave.sampling.pyg import EpochSampler, num_nodes_of, relations_of
 
 
-class HGTSampler(BaseSampler):
+class HGTSampler(EpochSampler):
     """HGSampling (Hu et al., "Heterogeneous Graph Transformer", 2020, section 4.1 and algorithms 1 and 2): batches with
     about as many nodes of each type, many of them joined.
 
@@ -46,14 +44,9 @@ class HGTSampler(BaseSampler):
         draw of each type, or type -> such a list. DataError for anything else."""
         if not isinstance(data, HeteroData):
             raise DataError(f"expected a PyG HeteroData (got {type(data).__name__}). Pass one, or use NeighborSampler.")
+        super().__init__(seed)
         self.num_nodes = {t: num_nodes_of(data[t], t) for t in data.node_types}
         self._draws = HGTDraws(relations_of(data, {}, None, None), self.num_nodes, num_samples)
-        self._seed = checked_seed(seed)
-        self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too."""
-        self._epoch.fill_(epoch)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: object) -> HeteroSamplerOutput:
         """The batch of the distinct nodes `index.node`. DataError for duplicates, IndexRangeError for a node out of
@@ -64,15 +57,7 @@ class HGTSampler(BaseSampler):
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> HeteroSamplerOutput:
         """The batch of both ends of the edges `index.row` -> `index.col`, and of the negative edges asked for."""
-        if neg_sampling is not None:
-            key = batch_key(self._seed, int(self._epoch), [index.row.long(), index.col.long()])
-            neg_sampling = KeyedNegatives(neg_sampling, key)
-        return edge_sample(index, self._sample, self.num_nodes, False, None, neg_sampling)
-
-    @property
-    def edge_permutation(self) -> None:
-        """None: edges have the numbers of the data."""
-        return None
+        return edge_sample(index, self._sample, self.num_nodes, False, None, self._keyed(neg_sampling, index))
 
     def _sample(self, seed: Mapping[str, Tensor], seed_time: Any = None) -> HeteroSamplerOutput:
         if seed_time is not None and any(times is not None for times in seed_time.values()):

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency
-from graphweave.sampling.hops import HopEdges, draw, folded
+from graphweave.sampling.hops import HopEdges, draw, fold_numbers
 from graphweave.sampling.induced import Numbering, edges_between
 from graphweave.sampling.native import RawChoice
 
@@ -52,7 +52,7 @@ class HGTDraws:
             self._add_neighbours(types, t, nodes)
         for step in range(len(next(iter(self._num_samples.values())))):
             for number, (t, of) in enumerate(types.items()):
-                found = of.drawn(self._num_samples[t][step], folded(key, [step, number]))
+                found = of.drawn(self._num_samples[t][step], fold_numbers(key, [step, number]))
                 if found.numel():
                     self._add_neighbours(types, t, found)
 

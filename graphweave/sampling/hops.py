@@ -151,7 +151,7 @@ class HopSampler:
 
     def _choice(self, key: int, hop: int, number: int, fanout: int) -> RawChoice:
         latest = self.strategy == "last" and self.timed
-        return RawChoice(fanout, folded(key, [hop, number]), self.replace, latest, self.by_node)
+        return RawChoice(fanout, fold_numbers(key, [hop, number]), self.replace, latest, self.by_node)
 
 
 def hop_sampler(
@@ -194,7 +194,7 @@ def checked_fanouts(fanouts: Any, what: str) -> tuple[int, ...]:
     return tuple(fanouts)
 
 
-def folded(key: int, numbers: Sequence[int] | Tensor) -> int:
+def fold_numbers(key: int, numbers: Sequence[int] | Tensor) -> int:
     """A key that depends on `key` and on all `numbers`, each of 64 bits, in their order. DataError for larger ones."""
     try:
         values = torch.as_tensor(numbers, dtype=torch.int64).contiguous()
@@ -207,7 +207,7 @@ def folded(key: int, numbers: Sequence[int] | Tensor) -> int:
 
 def batch_key(seed: int, epoch: int, tensors: Sequence[Tensor]) -> int:
     """The key of a batch's random numbers: it depends on the seed, the epoch and all numbers in int64 `tensors`."""
-    return folded(folded(seed, [epoch]), torch.cat([t.reshape(-1) for t in tensors]) if tensors else [])
+    return fold_numbers(fold_numbers(seed, [epoch]), torch.cat([t.reshape(-1) for t in tensors]) if tensors else [])
 
 
 def allocated(*shape: int, what: str, do: str) -> Tensor:

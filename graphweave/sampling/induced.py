@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from graphweave.runtime.toolchain import toolchain
 from graphweave.sampling.adjacency import Adjacency, adjacency
 from graphweave.sampling.hops import HopEdges
 from graphweave.sampling.native import address
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
@@ -135,7 +138,9 @@ def whole(data: Graph) -> Whole:
     return Whole(data, src, dst, num_nodes, grouped, Numbering(num_nodes))
 
 
-def _graph_part(graph: Graph, nodes: Tensor, edges: HopEdges, node_fields: Any, edge_fields: Any) -> Graph:
+def _graph_part(
+    graph: Graph, nodes: Tensor, edges: HopEdges, node_fields: Mapping[str, Tensor], edge_fields: Mapping[str, Tensor]
+) -> Graph:
     (ntype,), (key,) = graph.ntypes, graph.canonical_etypes
     kept, chosen = nodes.to(graph.idtype), edges.edge.to(graph.idtype)
     relation = Relation(*key, edges.src.to(graph.idtype), edges.dst.to(graph.idtype))
@@ -144,7 +149,9 @@ def _graph_part(graph: Graph, nodes: Tensor, edges: HopEdges, node_fields: Any, 
     return assemble(Graph, {ntype: nodes.numel()}, {key: relation}, {ntype: ndata}, {key: edata})
 
 
-def _data_part(data: Any, nodes: Tensor, edges: HopEdges, node_fields: Any, edge_fields: Any) -> object:
+def _data_part(
+    data: Data, nodes: Tensor, edges: HopEdges, node_fields: Mapping[str, Tensor], edge_fields: Mapping[str, Tensor]
+) -> object:
     out = copy.copy(data)
     for name, value in data.items():
         if name in ("edge_index", "num_nodes"):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.graph import Graph
-from graphweave.sampling.hops import checked_seed, folded
+from graphweave.graph.argument_types import Device
+from graphweave.sampling.hops import checked_seed, fold_numbers
 from graphweave.sampling.prefetch import Prefetcher
 
 
@@ -45,7 +45,7 @@ class DataLoader:
         drop_last: bool = False,
         seed: int = 0,
         prefetch: int = 0,
-        device: torch.device | str | None = None,
+        device: Device | None = None,
     ) -> None:
         """`indices`: integers [n], or type -> such integers; a batch of these is type -> integers, without types that
         have none in it. `drop_last`: whether the last batch is left out if it is smaller. `prefetch`: the number of
@@ -83,12 +83,12 @@ class DataLoader:
     def _batches(self, epoch: int) -> Iterator[object]:
         order = None
         if self._shuffle:
-            generator = torch.Generator().manual_seed(folded(self._seed, [epoch]))
+            generator = torch.Generator().manual_seed(fold_numbers(self._seed, [epoch]))
             order = torch.randperm(self._indices.numel(), generator=generator, device="cpu")
         for number in range(len(self)):
             chosen = slice(number * self._size, (number + 1) * self._size)
             batch = self._sampler.sample(self._seeds(chosen if order is None else order[chosen]), epoch)
-            yield batch if self._device is None else _moved(batch, torch.device(self._device))
+            yield batch if self._device is None else move_batch(batch, self._device)
 
     def _seeds(self, chosen: slice | Tensor) -> Tensor | dict[object, Tensor]:
         found = self._indices[chosen]
@@ -98,7 +98,7 @@ class DataLoader:
         return {self._types[i]: found[types == i] for i in types.unique().tolist()}
 
 
-def _flat(indices: object) -> tuple[list[Any], Tensor | None, Tensor]:
+def _flat(indices: object) -> tuple[list[object], Tensor | None, Tensor]:
     """The types, for each index its position among these (None if indices have no types), and all indices."""
     given = indices if isinstance(indices, Mapping) else {None: indices}
     found = {t: torch.as_tensor(index) for t, index in given.items()}
@@ -118,9 +118,10 @@ def _flat(indices: object) -> tuple[list[Any], Tensor | None, Tensor]:
     return list(found), torch.arange(len(found), device="cpu").repeat_interleave(sizes), flat
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
+def move_batch(batch: object, device: Device) -> object:
+    """A batch with its tensors and graphs on `device`: all that has a method `to`, in lists, tuples and dicts too."""
     if isinstance(batch, (list, tuple)):
-        return type(batch)(_moved(part, device) for part in batch)
-    if isinstance(batch, dict):
-        return {name: _moved(part, device) for name, part in batch.items()}
-    return batch.to(device) if isinstance(batch, (Tensor, Graph)) or hasattr(batch, "edge_index") else batch
+        return type(batch)(move_batch(part, device) for part in batch)
+    if isinstance(batch, Mapping):
+        return {name: move_batch(part, device) for name, part in batch.items()}
+    return batch.to(device) if hasattr(batch, "to") else batch

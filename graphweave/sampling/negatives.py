@@ -9,8 +9,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
-from graphweave.graph.relation import CanonicalEtype
-from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, folded
+from graphweave.graph.relation import Etype
+from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, fold_numbers
 from graphweave.sampling.undirected import check_pairs
 from graphweave.sampling.weighted import weighted_numbers
 
@@ -35,7 +35,7 @@ class NegativeSampler:
         self,
         graph: Graph,
         *,
-        etype: str | CanonicalEtype | None = None,
+        etype: Etype | None = None,
         by: Literal["uniform", "degree"] = "uniform",
         filtered: bool = True,
         seed: int = 0,
@@ -89,7 +89,7 @@ class NegativeSampler:
         return (self._numbered(found) % self._num_dst).view(-1, k)
 
     def _generator(self, epoch: int, asked: Tensor) -> torch.Generator:
-        return torch.Generator().manual_seed(folded(batch_key(self._seed, epoch, [asked]), [asked.numel()]))
+        return torch.Generator().manual_seed(fold_numbers(batch_key(self._seed, epoch, [asked]), [asked.numel()]))
 
     def _numbered(self, rank: Tensor) -> Tensor:
         """The pairs without an edge that have these ranks among all pairs without an edge, by number."""

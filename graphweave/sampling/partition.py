@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.log import logger, warn_once
-from graphweave.sampling.hops import folded
+from graphweave.sampling.hops import fold_numbers
 from graphweave.sampling.undirected import Undirected
 
 _log = logger(__name__)
@@ -46,7 +46,7 @@ def metis(graph: Undirected, num_clusters: int, seed: int) -> Tensor | None:
         )
     arrays = (graph.indptr, graph.neighbours, graph.weights, graph.sizes)
     indptr, neighbours, weights, sizes = (t.numpy().astype(whole, copy=False) for t in arrays)
-    options = pymetis.Options(seed=folded(seed, [num_clusters]) & 0x7FFFFFFF)
+    options = pymetis.Options(seed=fold_numbers(seed, [num_clusters]) & 0x7FFFFFFF)
     adjacency = pymetis.CSRAdjacency(indptr, neighbours)
     _, found = pymetis.part_graph(num_clusters, adjacency, vweights=sizes, eweights=weights, options=options)
     return torch.tensor(found, dtype=torch.int64, device="cpu")
@@ -126,4 +126,6 @@ def _refined(graph: Undirected, labels: Tensor, num_clusters: int, most: int, se
 
 
 def _shuffled(graph: Undirected, seed: int, numbers: list[int]) -> Tensor:
-    return torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(folded(seed, numbers)), device="cpu")
+    return torch.randperm(
+        graph.num_nodes, generator=torch.Generator().manual_seed(fold_numbers(seed, numbers)), device="cpu"
+    )

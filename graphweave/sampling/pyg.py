@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
@@ -20,15 +22,49 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from graphweave.core.errors import DataError
 from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
+from graphweave.graph.argument_types import IdsByType
 from graphweave.graph.relation import CanonicalEtype
 from graphweave.sampling.adjacency import Adjacency, adjacency
-from graphweave.sampling.hops import HopEdges, NeighborBatch, Strategy, batch_key, folded, hop_sampler
+from graphweave.sampling.hops import (
+    HopEdges,
+    NeighborBatch,
+    Strategy,
+    batch_key,
+    checked_seed,
+    fold_numbers,
+    hop_sampler,
+)
 from graphweave.sampling.weighted import checked_weights, weighted_numbers
 
 _HOMOGENEOUS = (HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE)
 
 
-class NeighborSampler(BaseSampler):
+class EpochSampler(BaseSampler):
+    """A sampler whose draws are a function of its seed, the epoch and the batch."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = checked_seed(seed)
+        self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too.
+        DataError for one that is no integer of 64 bits."""
+        fold_numbers(0, [epoch])
+        self._epoch.fill_(epoch)
+
+    @property
+    def edge_permutation(self) -> None:
+        """None: edges have the numbers of the data."""
+        return None
+
+    def _keyed(self, negatives: NegativeSampling | None, index: EdgeSamplerInput) -> NegativeSampling | None:
+        """`negatives`, drawn by a key of the edges `index`."""
+        if negatives is None:
+            return None
+        return KeyedNegatives(negatives, batch_key(self._seed, int(self._epoch), [index.row.long(), index.col.long()]))
+
+
+class NeighborSampler(EpochSampler):
     """Draws neighbours for PyG's loaders, in native code: neither pyg-lib nor torch-sparse is needed.
 
     `NodeLoader(data, sampler, ...)` and `LinkLoader(data, sampler, ...)` take it, and `NeighborLoader` and
@@ -74,6 +110,7 @@ class NeighborSampler(BaseSampler):
             raise DataError(
                 f"expected subgraph_type 'directional' or 'bidirectional' (got {subgraph_type!r}). Pass one of these."
             )
+        super().__init__(seed)
         self.is_hetero = isinstance(data, HeteroData)
         self.subgraph_type = SubgraphType(subgraph_type)
         self.node_time, edge_times = _times(data, time_attr)
@@ -85,18 +122,11 @@ class NeighborSampler(BaseSampler):
             relations, counts, _fanouts(num_neighbors, list(relations), self.is_hetero), seed,
             replace=replace, disjoint=disjoint, strategy=temporal_strategy,
         )  # fmt: skip
-        self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
 
     @property
     def disjoint(self) -> bool:
         """Whether each seed has a tree of its own."""
         return self._sampler.disjoint or self._sampler.timed
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begins epoch number `epoch`, whose draws differ from other epochs'. Workers that run already see it, too.
-        DataError for one that is no integer of 64 bits."""
-        folded(0, [epoch])
-        self._epoch.fill_(epoch)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: object) -> SamplerOutput | HeteroSamplerOutput:
         """The batch of the nodes `index.node`. Errors as of `HopSampler.sample`."""
@@ -108,25 +138,16 @@ class NeighborSampler(BaseSampler):
         """The batch of both ends of the edges `index.row` -> `index.col`, and of the negative edges asked for."""
         if index.time is not None and not self.disjoint:
             raise DataError("the edges have times (edge_label_time), but the sampler has no time_attr. Give it one.")
-        if neg_sampling is not None:
-            key = batch_key(self._sampler.seed, int(self._epoch), [index.row.long(), index.col.long()])
-            neg_sampling = KeyedNegatives(neg_sampling, key)
-        given = (self.num_nodes, self.disjoint, self.node_time, neg_sampling)
+        given = (self.num_nodes, self.disjoint, self.node_time, self._keyed(neg_sampling, index))
         return self._directed(edge_sample(index, self._sample, *given))
-
-    @property
-    def edge_permutation(self) -> None:
-        """None: edges have the numbers of the data."""
-        return None
 
     def _directed(self, out: SamplerOutput | HeteroSamplerOutput) -> SamplerOutput | HeteroSamplerOutput:
         return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
 
-    def _sample(self, seed: Any, seed_time: Any = None) -> SamplerOutput | HeteroSamplerOutput:
-        seeds = seed if self.is_hetero else {HOMOGENEOUS_NTYPE: seed}
-        times = seed_time if self.is_hetero or seed_time is None else {HOMOGENEOUS_NTYPE: seed_time}
+    def _sample(self, seed: IdsByType, seed_time: IdsByType | None = None) -> SamplerOutput | HeteroSamplerOutput:
+        seeds, times = _by_type(seed), None if seed_time is None else _by_type(seed_time)
         if times is None and self.node_time is not None:
-            of = self.node_time if self.is_hetero else {HOMOGENEOUS_NTYPE: self.node_time}
+            of = _by_type(self.node_time)
             times = {t: of[t][nodes] for t, nodes in seeds.items() if t in of}
         batch = self._sampler.sample(seeds, times, int(self._epoch))
         return _hetero_output(batch) if self.is_hetero else _output(batch)
@@ -142,7 +163,7 @@ class KeyedNegatives(NegativeSampling):
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:
         """int64 [num_samples]: nodes drawn uniformly, or by `src_weight` and `dst_weight`."""
         self._calls += 1
-        generator = torch.Generator().manual_seed(folded(self._key, [self._calls]))
+        generator = torch.Generator().manual_seed(fold_numbers(self._key, [self._calls]))
         weight = self.src_weight if endpoint == "src" else self.dst_weight
         if weight is None:
             assert num_nodes is not None
@@ -158,7 +179,11 @@ class KeyedNegatives(NegativeSampling):
         return found
 
 
-def num_nodes_of(store: Any, what: str) -> int:
+def _by_type(ids: IdsByType) -> Mapping[str, Tensor]:
+    return ids if isinstance(ids, Mapping) else {HOMOGENEOUS_NTYPE: ids}
+
+
+def num_nodes_of(store: BaseStorage, what: str) -> int:
     """The number of nodes of a store of PyG's, which messages call `what`. DataError if it is not known."""
     found = store.num_nodes
     if found is None:
@@ -181,7 +206,10 @@ def _fanouts(given: Any, relations: list[CanonicalEtype], hetero: bool) -> dict[
 
 
 def relations_of(
-    data: Any, edge_times: dict[CanonicalEtype, Tensor], node_times: Any, weight_attr: str | None
+    data: Data | HeteroData,
+    edge_times: dict[CanonicalEtype, Tensor],
+    node_times: IdsByType | None,
+    weight_attr: str | None,
 ) -> dict[CanonicalEtype, Adjacency]:
     """The edges of each edge type, with `weight_attr` as weights where they have it and the times given. DataError for
     data that cannot be sampled."""
@@ -197,7 +225,7 @@ def relations_of(
             raise DataError(f"{what}: expected an edge_index (got {', '.join(store.keys()) or 'nothing'}). Set it.")
         ends = store.edge_index
         src_store, dst_store = (data[key[0]], data[key[2]]) if hetero else (data, data)
-        times = node_times.get(key[0]) if isinstance(node_times, dict) else node_times
+        times = node_times.get(key[0]) if isinstance(node_times, Mapping) else node_times
         made[key] = adjacency(
             ends[0], ends[1], num_nodes_of(src_store, what), num_nodes_of(dst_store, what), what=what,
             weights=store[weight_attr] if key in weighted else None, edge_times=edge_times.get(key), node_times=times,
@@ -205,7 +233,7 @@ def relations_of(
     return made
 
 
-def _times(data: Any, attr: str | None) -> tuple[Any, dict[CanonicalEtype, Tensor]]:
+def _times(data: Data | HeteroData, attr: str | None) -> tuple[IdsByType | None, dict[CanonicalEtype, Tensor]]:
     """Times of nodes, by type for `HeteroData`, and of edges."""
     if attr is None:
         return None, {}

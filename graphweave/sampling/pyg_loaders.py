@@ -22,8 +22,8 @@ class NeighborLoader(pyg.NeighborLoader):
         self,
         data: object,
         num_neighbors: object,
-        input_nodes: Any = None,
-        input_time: Any = None,
+        input_nodes: object = None,
+        input_time: object = None,
         replace: bool = False,
         subgraph_type: str = "directional",
         disjoint: bool = False,
@@ -51,9 +51,9 @@ class LinkNeighborLoader(pyg.LinkNeighborLoader):
     """
 
     def __init__(
-        self, data: object, num_neighbors: object, edge_label_index: Any = None, edge_label: Any = None,
-        edge_label_time: Any = None, replace: bool = False, subgraph_type: str = "directional",
-        disjoint: bool = False, temporal_strategy: Strategy = "uniform", neg_sampling: Any = None,
+        self, data: object, num_neighbors: object, edge_label_index: object = None, edge_label: object = None,
+        edge_label_time: object = None, replace: bool = False, subgraph_type: str = "directional",
+        disjoint: bool = False, temporal_strategy: Strategy = "uniform", neg_sampling: object = None,
         neg_sampling_ratio: float | None = None, time_attr: str | None = None, weight_attr: str | None = None,
         *, seed: int = 0, **kwargs: Any,
     ) -> None:  # fmt: skip

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.build import graph as graph_of
-from graphweave.sampling.hops import allocated, batch_key, checked_seed, folded
+from graphweave.graph.graph import Graph
+from graphweave.sampling.hops import allocated, batch_key, checked_seed, fold_numbers
 from graphweave.sampling.induced import Whole, edges_between, whole
 from graphweave.sampling.undirected import check_pairs
 from graphweave.sampling.walks import RandomWalker
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 Mode = Literal["node", "edge", "walk"]
 
@@ -47,7 +51,7 @@ class SAINTSampler:
 
     def __init__(
         self,
-        graph: Any,
+        graph: Graph | Data,
         mode: Mode,
         budget: int | tuple[int, int],
         *,
@@ -105,7 +109,7 @@ class SAINTSampler:
 
     def _drawn(self, key: int) -> Tensor:
         """int64 [k]: the different nodes of a batch, in rising order."""
-        generator = torch.Generator().manual_seed(folded(key, [0]))
+        generator = torch.Generator().manual_seed(fold_numbers(key, [0]))
         allocated(self._budget, what=f"a batch of {self._budget} draws", do="a smaller budget")
         if self._walker is not None:
             roots = torch.randint(self._whole.num_nodes, (self._budget,), generator=generator, device="cpu")
@@ -156,7 +160,7 @@ class SAINTSampler:
         edges = torch.zeros(self._src.numel(), dtype=torch.int64, device="cpu")
         batches = seen = 0
         while seen < coverage * count:
-            drawn = self._drawn(folded(self._seed, [_ESTIMATE, batches]))
+            drawn = self._drawn(fold_numbers(self._seed, [_ESTIMATE, batches]))
             with self._whole.numbering.of(drawn) as numbers:
                 found = edges_between(self._whole.grouped, numbers, drawn).edge
             nodes[drawn] += 1

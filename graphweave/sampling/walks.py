@@ -10,9 +10,9 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import CanonicalEtype, Etype
 from graphweave.sampling.adjacency import Adjacency, adjacency
-from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, draw, folded
+from graphweave.sampling.hops import allocated, batch_key, checked_nodes, checked_seed, draw, fold_numbers
 from graphweave.sampling.native import RawChoice
 
 _STOPS = 1 << 32
@@ -30,7 +30,7 @@ class RandomWalker:
         self,
         graph: Graph,
         *,
-        metapath: Sequence[str | CanonicalEtype] | None = None,
+        metapath: Sequence[Etype] | None = None,
         prob: str | None = None,
         restart: float = 0.0,
         seed: int = 0,
@@ -85,13 +85,13 @@ class RandomWalker:
                 walks = walks[~self._stops(key, step, start.numel())[walks]]
             graph = self._outgoing[self._path[step % len(self._path)]]
             here = nodes[walks, step].contiguous()
-            drawn = draw(graph, here, None, RawChoice(1, folded(key, [step]), True, False), 0)
+            drawn = draw(graph, here, None, RawChoice(1, fold_numbers(key, [step]), True, False), 0)
             walks = walks[drawn.dst]
             nodes[walks, step + 1], edges[walks, step] = drawn.src, drawn.edge
         return nodes, edges
 
     def _stops(self, key: int, step: int, count: int) -> Tensor:
-        generator = torch.Generator().manual_seed(folded(key, [_STOPS + step]))
+        generator = torch.Generator().manual_seed(fold_numbers(key, [_STOPS + step]))
         return torch.rand(count, generator=generator, dtype=torch.float64, device="cpu") < self._restart
 
 

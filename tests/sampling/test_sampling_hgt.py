@@ -267,3 +267,5 @@ def test_what_cannot_be_sampled_is_one_clear_error() -> None:
         sampler._sample({"paper": torch.tensor([], dtype=torch.int64)})
     with pytest.raises(DataError, match="HGT sampling knows no times"):
         sampler._sample({"paper": torch.tensor([1])}, {"paper": torch.tensor([3])})
+    with pytest.raises(DataError, match="64 bits"):
+        sampler.set_epoch(2**64)

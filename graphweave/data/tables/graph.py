@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.build import heterograph
 from graphweave.graph.graph import Graph
+
+if TYPE_CHECKING:
+    from torch_geometric.data import HeteroData
 
 EdgeType: TypeAlias = "tuple[str, str, str]"
 
@@ -90,7 +93,7 @@ class TableGraph:
     def num_edges(self) -> int:
         return sum(ends.size(1) for ends in self.edges.values())
 
-    def to_pyg(self) -> Any:
+    def to_pyg(self) -> HeteroData:
         """PyG's HeteroData: `x`, `time`, `edge_index`, `edge_attr`; at the target's table `y` and the masks. Give a
         `graphweave.sampling.NeighborSampler` of it `time_attr="time"`, and batches hold nothing of their future."""
         try:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from graphweave.core.errors import DataError
+from graphweave.core.json_values import JsonObject
 from graphweave.data.tables.schema import KeyedTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA = "schema.json"
 """File in a folder of tables that may name keys, foreign keys and times as `from_tables` takes them."""
 
 
-def read_tables(source: object) -> tuple[dict[str, KeyedTable], dict[str, Any]]:
+def read_tables(source: object) -> tuple[dict[str, KeyedTable], JsonObject]:
     """The tables of `source`, and the options that it brings along. DataError for anything that cannot be read."""
     if isinstance(source, Mapping):
         return {name: KeyedTable(name, _frame(value, name)) for name, value in source.items()}, {}
@@ -50,13 +54,13 @@ def _frame(value: object, name: str) -> pd.DataFrame:
     return value.reset_index(drop=True)
 
 
-def _of_arrow(table: Any) -> pd.DataFrame:
+def _of_arrow(table: pa.Table) -> pd.DataFrame:
     """Integers with missing values stay integers, since keys of 64 bits are not numbers of float64."""
     frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True, date_as_object=True)
     return frame.reset_index(drop=True)
 
 
-def _read_folder(folder: Path) -> tuple[dict[str, KeyedTable], dict[str, Any]]:
+def _read_folder(folder: Path) -> tuple[dict[str, KeyedTable], JsonObject]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder. Name a folder of .csv or .parquet files, or the URL of a database.")
     tables: dict[str, KeyedTable] = {}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.random import choice
 from graphweave.dgl.walks import random_walk
+from graphweave.graph.relation import Etype
 
 _POWER = 0.75
 """Negative nodes are drawn by their frequency to this power (Mikolov et al. 2013)."""
@@ -34,7 +35,7 @@ class DeepWalk(nn.Module):
     """
 
     def __init__(
-        self, g: Any, emb_dim: int = 128, walk_length: int = 40, window_size: int = 5, neg_weight: float = 1,
+        self, g: DGLGraph, emb_dim: int = 128, walk_length: int = 40, window_size: int = 5, neg_weight: float = 1,
         negative_size: int = 5, fast_neg: bool = True, sparse: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -95,7 +96,7 @@ class MetaPath2Vec(nn.Module):
     """
 
     def __init__(
-        self, g: Any, metapath: Sequence[Any], window_size: int, emb_dim: int = 128, negative_size: int = 5,
+        self, g: DGLGraph, metapath: Sequence[Etype], window_size: int, emb_dim: int = 128, negative_size: int = 5,
         sparse: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -124,7 +125,7 @@ class MetaPath2Vec(nn.Module):
         nn.init.uniform_(self.node_embed.weight, -1 / self.emb_dim, 1 / self.emb_dim)
         nn.init.zeros_(self.context_embed.weight)
 
-    def sample(self, indices: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def sample(self, indices: object) -> tuple[Tensor, Tensor, Tensor]:
         """(nodes [P], their contexts [P], drawn nodes [P, negative_size]) of a walk from each of `indices`."""
         walks = self._walks(torch.as_tensor(indices))
         of, near = (walks[:, side].reshape(-1) for side in self._pairs)

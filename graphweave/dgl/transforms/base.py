@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from graphweave.dgl.graph import DGLGraph
 
 
 class BaseTransform:
     """Called with a graph, gives a graph. Its attributes are its options."""
 
-    def __call__(self, g: object) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, g).")
 
     def __repr__(self) -> str:
@@ -20,10 +21,10 @@ class BaseTransform:
 class Compose(BaseTransform):
     """Several transforms, each of what the one before it gives."""
 
-    def __init__(self, transforms: Sequence[Callable[[object], object]]) -> None:
+    def __init__(self, transforms: Sequence[Callable[[DGLGraph], DGLGraph]]) -> None:
         self.transforms = transforms
 
-    def __call__(self, g: object) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         for transform in self.transforms:
             g = transform(g)
         return g

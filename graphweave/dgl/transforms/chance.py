@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.transforms.base import BaseTransform
 
 
@@ -17,7 +16,7 @@ class DropNode(BaseTransform):
     def __init__(self, p: float = 0.5) -> None:
         self.p = _chance(p)
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.clone()
         for t in g.ntypes:
             g.remove_nodes(_drawn(g.num_nodes(t), self.p, g.device).to(g.idtype), ntype=t)
@@ -30,7 +29,7 @@ class DropEdge(BaseTransform):
     def __init__(self, p: float = 0.5) -> None:
         self.p = _chance(p)
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.clone()
         for key in g.canonical_etypes:
             g.remove_edges(_drawn(g.num_edges(key), self.p, g.device).to(g.idtype), etype=key)
@@ -43,24 +42,22 @@ class AddEdge(BaseTransform):
     def __init__(self, ratio: float = 0.2) -> None:
         self.ratio = ratio
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.clone()
         for key in g.canonical_etypes:
             count = int(g.num_edges(key) * self.ratio)
-            ends = [
-                torch.randint(g.num_nodes(t), (count,), dtype=g.idtype, device=g.device)
-                for t in (key[0], key[2])
-                if count
-            ]
-            if ends:
-                g.add_edges(*ends, etype=key)
+            if count:
+                src, dst = (
+                    torch.randint(g.num_nodes(t), (count,), dtype=g.idtype, device=g.device) for t in (key[0], key[2])
+                )
+                g.add_edges(src, dst, etype=key)
         return g
 
 
 class NodeShuffle(BaseTransform):
     """The rows of all node fields in a random order, the same for the fields of a type."""
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.clone()
         for t, frame in g.node_frames.items():
             order = torch.randperm(g.num_nodes(t), device=g.device)
@@ -78,7 +75,7 @@ class FeatMask(BaseTransform):
         self.p = _chance(p)
         self.node_feat_names, self.edge_feat_names = node_feat_names or [], edge_feat_names or []
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.clone()
         for frames, names in ((g.node_frames, self.node_feat_names), (g.edge_frames, self.edge_feat_names)):
             for frame in frames.values():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import one_relation
 from graphweave.dgl.transforms.base import BaseTransform
 from graphweave.graph import transform
@@ -26,7 +26,7 @@ class GCNNorm(BaseTransform):
     def __init__(self, eweight_name: str = "w") -> None:
         self.eweight_name = eweight_name
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.local_var()
         for key, r in g.relations.items():
             if key[0] == key[2]:
@@ -51,7 +51,7 @@ class _Sparsified(BaseTransform):
     eps: float | None
     avg_degree: int
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         r = one_relation(g, type(self).__name__)
         num = g.num_nodes()
         weight = g.edge_frames[r.key].get(self.eweight_name)
@@ -139,7 +139,7 @@ class SIGNDiffusion(BaseTransform):
         self.k, self.in_feat_name, self.out_feat_name = k, in_feat_name, out_feat_name
         self.eweight_name, self.diffuse_op, self.alpha = eweight_name, diffuse_op, alpha
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         r, x = one_relation(g, "SIGNDiffusion"), g.ndata[self.in_feat_name]
         src, dst = r.src.long(), r.dst.long()
         weight = self._weights(g, r).to(x.dtype).reshape(-1, *[1] * (x.dim() - 1))
@@ -151,7 +151,7 @@ class SIGNDiffusion(BaseTransform):
             g.ndata[f"{self.out_feat_name}_{hop}"] = h
         return g
 
-    def _weights(self, g: Any, r: Relation) -> Tensor:
+    def _weights(self, g: DGLGraph, r: Relation) -> Tensor:
         given = None if self.eweight_name is None else g.edge_frames[r.key].get(self.eweight_name)
         if self.diffuse_op in ("gcn", "ppr"):
             return gcn_weights(r, g.num_nodes(), given)

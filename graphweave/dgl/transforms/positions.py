@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
+from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.spectra import laplacian_pe, random_walk_pe, svd_pe
 from graphweave.dgl.transforms.base import BaseTransform
 
@@ -16,7 +15,7 @@ class RandomWalkPE(BaseTransform):
     def __init__(self, k: int, feat_name: str = "PE", eweight_name: str | None = None) -> None:
         self.k, self.feat_name, self.eweight_name = k, feat_name, eweight_name
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         g.ndata[self.feat_name] = random_walk_pe(g, self.k, self.eweight_name)
         return g
 
@@ -27,7 +26,7 @@ class LapPE(BaseTransform):
     def __init__(self, k: int, feat_name: str = "PE", eigval_name: str | None = None, padding: bool = False) -> None:
         self.k, self.feat_name, self.eigval_name, self.padding = k, feat_name, eigval_name, padding
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         vectors, values = laplacian_pe(g, self.k, self.padding, return_eigval=True)
         g.ndata[self.feat_name] = vectors
         if self.eigval_name is not None:
@@ -45,7 +44,7 @@ class SVDPE(BaseTransform):
     def __init__(self, k: int, feat_name: str = "svd_pe", padding: bool = False, random_flip: bool = True) -> None:
         self.k, self.feat_name, self.padding, self.random_flip = k, feat_name, padding, random_flip
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         g.ndata[self.feat_name] = svd_pe(g, self.k, self.padding, self.random_flip)
         return g
 
@@ -63,7 +62,7 @@ class RowFeatNormalizer(BaseTransform):
         self.subtract_min = subtract_min
         self.node_feat_names, self.edge_feat_names = node_feat_names or [], edge_feat_names or []
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         for frames, names in ((g.node_frames, self.node_feat_names), (g.edge_frames, self.edge_feat_names)):
             for frame in frames.values():
                 for name in names:

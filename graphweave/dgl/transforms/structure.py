@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -38,7 +37,7 @@ class AddSelfLoop(BaseTransform):
         self.allow_duplicate, self.new_etypes = allow_duplicate, new_etypes
         self.edge_feat_names, self.fill_data = edge_feat_names, fill_data
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         for key in g.canonical_etypes:
             if key[0] == key[2]:
                 cleared = g if self.allow_duplicate else remove_self_loop(g, key)
@@ -55,7 +54,7 @@ class AddSelfLoop(BaseTransform):
 class RemoveSelfLoop(BaseTransform):
     """No edges v -> v in any relation."""
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         for key in g.canonical_etypes:
             if key[0] == key[2]:
                 g = remove_self_loop(g, key)
@@ -70,7 +69,7 @@ class AddReverse(BaseTransform):
     def __init__(self, copy_edata: bool = False, sym_new_etype: bool = False) -> None:
         self.copy_edata, self.sym_new_etype = copy_edata, sym_new_etype
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         relations: dict[CanonicalEtype, Relation] = {}
         edata: dict[CanonicalEtype, dict[str, torch.Tensor]] = {}
         for key, r in g.relations.items():
@@ -93,7 +92,7 @@ class ToSimple(BaseTransform):
     def __init__(self, return_counts: str | None = "count", aggregator: str = "arbitrary") -> None:
         self.return_counts, self.aggregator = return_counts, aggregator
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         return to_simple(g, return_counts=self.return_counts, copy_edata=True, aggregator=self.aggregator)
 
 
@@ -103,7 +102,7 @@ class LineGraph(BaseTransform):
     def __init__(self, backtracking: bool = True) -> None:
         self.backtracking = backtracking
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         return line_graph(g, backtracking=self.backtracking, shared=True)
 
 
@@ -113,7 +112,7 @@ class KHopGraph(BaseTransform):
     def __init__(self, k: int) -> None:
         self.k = k
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         return khop_graph(g, self.k)
 
 
@@ -124,7 +123,7 @@ class AddMetaPaths(BaseTransform):
     def __init__(self, metapaths: Mapping[str, Sequence[CanonicalEtype]], keep_orig_edges: bool = True) -> None:
         self.metapaths, self.keep_orig_edges = metapaths, keep_orig_edges
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         added = {}
         for name, path in self.metapaths.items():
             key = (path[0][0], name, path[-1][2])
@@ -137,7 +136,7 @@ class ToLevi(BaseTransform):
     """The graph with a node "edge" for each edge, between "node"s: relations "n2e" from the start of each, and "e2n" to
     its end. Both kinds of nodes have the fields that nodes and edges had."""
 
-    def __call__(self, g: Any) -> Any:
+    def __call__(self, g: DGLGraph) -> DGLGraph:
         r = one_relation(g, "ToLevi")
         edges = torch.arange(r.num_edges, dtype=g.idtype, device=g.device)
         out = heterograph(
@@ -151,8 +150,11 @@ class ToLevi(BaseTransform):
 
 
 def _with_relations(
-    g: DGLGraph, relations: Mapping[CanonicalEtype, Relation], edata: Mapping[CanonicalEtype, Any], keep: bool = True
-) -> Any:
+    g: DGLGraph,
+    relations: Mapping[CanonicalEtype, Relation],
+    edata: Mapping[CanonicalEtype, Mapping[str, torch.Tensor]],
+    keep: bool = True,
+) -> DGLGraph:
     """g with these relations, in place of those of the same name, together with the others (`keep`)."""
     others = {key: r for key, r in g.relations.items() if key not in relations} if keep else {}
     fields = {key: g.edge_frames[key].take(None) for key in others}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import khop_in_subgraph
 from graphweave.graph.frame import EID, NID
+from graphweave.graph.relation import CanonicalEtype
 
 _TINY = 1e-15
 _FEAT_STD = 0.1
+
+K = TypeVar("K")
 
 EdgeMask = tuple[int, float, torch.device]
 """The number of edges that a mask is for, the deviation of its first values, and its device."""
@@ -43,8 +46,8 @@ class _Masks(nn.Module):
         self.model.eval()
 
     def _trained(
-        self, feats: Mapping[str, Tensor], edges: Mapping[Any, EdgeMask], loss: Callable[..., Tensor]
-    ) -> tuple[dict[str, Tensor], dict[Any, Tensor]]:
+        self, feats: Mapping[str, Tensor], edges: Mapping[K, EdgeMask], loss: Callable[..., Tensor]
+    ) -> tuple[dict[str, Tensor], dict[K, Tensor]]:
         """sigmoid of trained masks: type -> [F], and relation -> [E]. `loss`: of masks of features and of edges."""
         of_feats = {t: nn.Parameter(torch.randn(1, x.shape[1], device=x.device) * _FEAT_STD) for t, x in feats.items()}
         of_edges = {
@@ -82,8 +85,8 @@ class GNNExplainer(_Masks):
     __doc__ = f"{__doc__}\n{_Masks.__doc__}"
 
     def explain_node(
-        self, node_id: object, graph: Any, feat: Tensor, **kwargs: Any
-    ) -> tuple[Tensor, Any, Tensor, Tensor]:
+        self, node_id: object, graph: DGLGraph, feat: Tensor, **kwargs: object
+    ) -> tuple[Tensor, DGLGraph, Tensor, Tensor]:
         """(number of the node in the subgraph [1], subgraph of `num_hops` hops, feature mask [F], edge mask [E]).
 
         `kwargs`: more arguments of the model; tensors with a row for each node or edge are cut to the subgraph.
@@ -133,8 +136,8 @@ class HeteroGNNExplainer(_Masks):
     __doc__ = f"{__doc__}\n{_Masks.__doc__}"
 
     def explain_node(
-        self, ntype: str, node_id: object, graph: Any, feat: Mapping[str, Tensor], **kwargs: Any
-    ) -> tuple[Tensor, Any, dict[str, Tensor], dict[Any, Tensor]]:
+        self, ntype: str, node_id: object, graph: DGLGraph, feat: Mapping[str, Tensor], **kwargs: object
+    ) -> tuple[Tensor, DGLGraph, dict[str, Tensor], dict[CanonicalEtype, Tensor]]:
         """(number of the node in the subgraph [1], subgraph, type -> feature mask [F], relation -> edge mask [E])."""
         self._ready(graph)
         sub, inverse = khop_in_subgraph(graph, {ntype: node_id}, self.num_hops)
@@ -143,8 +146,8 @@ class HeteroGNNExplainer(_Masks):
         return rows, sub, *self._masks(sub, cut, rows.long(), lambda logits: logits[ntype], kwargs)
 
     def explain_graph(
-        self, graph: Any, feat: Mapping[str, Tensor], **kwargs: Any
-    ) -> tuple[dict[str, Tensor], dict[Any, Tensor]]:
+        self, graph: DGLGraph, feat: Mapping[str, Tensor], **kwargs: object
+    ) -> tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]]:
         """(type -> feature mask [F], relation -> edge mask [E]) for the first row of the logits."""
         self._ready(graph)
         rows = torch.zeros(1, dtype=torch.long, device=graph.device)
@@ -157,7 +160,7 @@ class HeteroGNNExplainer(_Masks):
         rows: Tensor,
         of: Callable[[Any], Tensor],
         kwargs: dict[str, object],
-    ) -> tuple[dict[str, Tensor], dict[Any, Tensor]]:
+    ) -> tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]]:
         with torch.no_grad():
             predicted = of(self.model(graph=graph, feat=feat, **kwargs)).argmax(-1)[rows]
 
@@ -175,7 +178,7 @@ class HeteroGNNExplainer(_Masks):
         return self._trained(feat, edges, loss)
 
 
-def _sigmoids(masks: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+def _sigmoids(masks: Mapping[K, Tensor]) -> dict[K, Tensor]:
     return {key: mask.sigmoid() for key, mask in masks.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,12 @@ from graphweave.core.errors import DataError
 from graphweave.dgl.batch import batch
 from graphweave.dgl.graph import DGLGraph
 from graphweave.dgl.hops import khop_in_subgraph
-from graphweave.dgl.shared_transforms import to_homogeneous
 from graphweave.graph.frame import ETYPE, NID
+from graphweave.graph.hetero import to_homogeneous
+from graphweave.graph.relation import CanonicalEtype
+
+ByType: TypeAlias = Any
+"""A tensor, or in a graph of several types a tensor for each: type of nodes, or relation -> tensor."""
 
 _HIDDEN = 64
 _LEAST = 1e-6
@@ -55,7 +59,9 @@ class PGExplainer(nn.Module):
         logits = self.model(graph, feat, edge_weight=self._of_relations(graph, mask), **kwargs)
         return self._loss(logits, predicted, values, mask)
 
-    def train_step_node(self, nodes: object, graph: Any, feat: Any, temperature: float, **kwargs: Any) -> Tensor:
+    def train_step_node(
+        self, nodes: object, graph: DGLGraph, feat: ByType, temperature: float, **kwargs: object
+    ) -> Tensor:
         """The loss of `nodes`, ids, or type -> ids; the caller does the backward pass."""
         self._expect(graphs=False, graph=graph)
         sub, ends, rows = self._around(nodes, graph, feat, kwargs)
@@ -67,7 +73,7 @@ class PGExplainer(nn.Module):
 
     def explain_graph(
         self, graph: DGLGraph, feat: object, temperature: float = 1.0, training: bool = False, **kwargs: object
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Tensor, ByType]:
         """(probabilities of classes with the weights, the weights [E]). `training`: weights are drawn as there."""
         self._expect(graphs=True, graph=graph)
         _, mask = self._weights(graph, self._ends(graph, feat, kwargs), temperature, training)
@@ -75,8 +81,14 @@ class PGExplainer(nn.Module):
         return self.model(graph, feat, edge_weight=weights, **kwargs).softmax(-1), weights
 
     def explain_node(
-        self, nodes: object, graph: Any, feat: Any, temperature: float = 1.0, training: bool = False, **kwargs: Any
-    ) -> tuple[Any, Any, Any, Any]:
+        self,
+        nodes: object,
+        graph: DGLGraph,
+        feat: ByType,
+        temperature: float = 1.0,
+        training: bool = False,
+        **kwargs: object,
+    ) -> tuple[ByType, ByType, DGLGraph, ByType]:
         """(probabilities, weights of edges [E], the batched subgraphs around `nodes`, the numbers of `nodes` there)."""
         self._expect(graphs=False, graph=graph)
         sub, ends, rows = self._around(nodes, graph, feat, kwargs)
@@ -103,7 +115,7 @@ class PGExplainer(nn.Module):
         entropy = -p * torch.log(p) - (1 - p) * torch.log(1 - p)
         return -torch.log(likely).mean() + self.coff_budget * size + self.coff_connect * entropy.mean()
 
-    def _weights(self, graph: object, ends: Tensor, temperature: float, training: bool) -> tuple[Tensor, Tensor]:
+    def _weights(self, graph: DGLGraph, ends: Tensor, temperature: float, training: bool) -> tuple[Tensor, Tensor]:
         """The weight of each edge of the homogeneous graph, [E], by itself and averaged with its reverse's."""
         w = self.elayers(ends).reshape(-1)
         if training:
@@ -114,7 +126,9 @@ class PGExplainer(nn.Module):
         src, dst = whole.edges()
         return values, (values + values[whole.edge_ids(dst, src).long()]) / 2
 
-    def _ends(self, graph: object, feat: object, kwargs: Mapping[str, Any], center: Any = None) -> Tensor:
+    def _ends(
+        self, graph: DGLGraph, feat: object, kwargs: Mapping[str, object], center: tuple[str, int] | None = None
+    ) -> Tensor:
         """The inputs of the network: embeddings of both ends of each edge, and of the node `center`."""
         with torch.no_grad():
             embedded = self.model(graph, feat, embed=True, **kwargs)
@@ -125,7 +139,9 @@ class PGExplainer(nn.Module):
             parts.append(rows[self._row(graph, *center)].expand(len(src), -1))
         return torch.cat(parts, dim=-1)
 
-    def _around(self, nodes: object, graph: Any, feat: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Tensor, Any]:
+    def _around(
+        self, nodes: object, graph: DGLGraph, feat: ByType, kwargs: Mapping[str, object]
+    ) -> tuple[DGLGraph, Tensor, ByType]:
         """The batched subgraphs around nodes, the inputs of the network for their edges, and the nodes' numbers."""
         subgraphs, ends = [], []
         for ntype, node in _each(nodes, graph):
@@ -143,29 +159,29 @@ class PGExplainer(nn.Module):
 
     # ------------------------------------------------ what differs for graphs of several types
 
-    def _feats(self, graph: DGLGraph) -> Any:
+    def _feats(self, graph: DGLGraph) -> ByType:
         return graph.ndata["feat"]
 
-    def _explained(self, graph: DGLGraph) -> Any:
+    def _explained(self, graph: DGLGraph) -> ByType:
         return graph.ndata["train"].nonzero().squeeze(1)
 
     def _rows(self, logits: Tensor, rows: Tensor) -> Tensor:
         out: Tensor = logits[rows]
         return out
 
-    def _homogeneous(self, graph: object) -> Any:
+    def _homogeneous(self, graph: DGLGraph) -> DGLGraph:
         return graph
 
-    def _embedded(self, graph: object, embedded: Tensor) -> tuple[Any, Tensor]:
+    def _embedded(self, graph: DGLGraph, embedded: Tensor) -> tuple[DGLGraph, Tensor]:
         return graph, embedded
 
-    def _row(self, graph: object, ntype: str, row: int) -> int:
+    def _row(self, graph: DGLGraph, ntype: str, row: int) -> int:
         return row
 
-    def _in_order(self, graphs: list[object], ends: list[Tensor]) -> Tensor:
+    def _in_order(self, graphs: list[DGLGraph], ends: list[Tensor]) -> Tensor:
         return torch.cat(ends)
 
-    def _of_relations(self, graph: object, mask: Tensor) -> Any:
+    def _of_relations(self, graph: DGLGraph, mask: Tensor) -> ByType:
         return mask
 
 
@@ -173,32 +189,32 @@ class HeteroPGExplainer(PGExplainer):
     """`PGExplainer` for graphs of several types: features, embeddings and logits of nodes are type -> tensor, and
     weights relation -> tensor. Each edge needs a reverse, in whatever relation."""
 
-    def _feats(self, graph: Any) -> dict[str, Tensor]:
+    def _feats(self, graph: DGLGraph) -> dict[str, Tensor]:
         return {t: graph.nodes[t].data["feat"] for t in graph.ntypes}
 
-    def _explained(self, graph: Any) -> dict[str, Tensor]:
+    def _explained(self, graph: DGLGraph) -> dict[str, Tensor]:
         return {t: graph.nodes[t].data["train"].nonzero().squeeze(1) for t in graph.ntypes}
 
-    def _rows(self, logits: Any, rows: Any) -> Tensor:
+    def _rows(self, logits: ByType, rows: ByType) -> Tensor:
         return torch.cat([logits[t][at] for t, at in rows.items() if t in logits])
 
-    def _homogeneous(self, graph: Any) -> Any:
+    def _homogeneous(self, graph: DGLGraph) -> DGLGraph:
         return to_homogeneous(graph)
 
-    def _embedded(self, graph: Any, embedded: Any) -> tuple[Any, Tensor]:
+    def _embedded(self, graph: DGLGraph, embedded: ByType) -> tuple[DGLGraph, Tensor]:
         return to_homogeneous(graph), torch.cat([embedded[t] for t in graph.ntypes])
 
-    def _row(self, graph: Any, ntype: str, row: int) -> int:
+    def _row(self, graph: DGLGraph, ntype: str, row: int) -> int:
         before = graph.ntypes[: graph.ntypes.index(ntype)]
         return row + sum(graph.num_nodes(t) for t in before)
 
-    def _in_order(self, graphs: list[Any], ends: list[Tensor]) -> Tensor:
+    def _in_order(self, graphs: list[DGLGraph], ends: list[Tensor]) -> Tensor:
         """Rows in the order of the batch's edges, relation by relation and then graph by graph."""
         keys = graphs[0].canonical_etypes
         parts = [x.split([g.num_edges(key) for key in keys]) for g, x in zip(graphs, ends, strict=True)]
         return torch.cat([part[i] for i in range(len(keys)) for part in parts])
 
-    def _of_relations(self, graph: Any, mask: Tensor) -> dict[Any, Tensor]:
+    def _of_relations(self, graph: DGLGraph, mask: Tensor) -> dict[CanonicalEtype, Tensor]:
         kinds = to_homogeneous(graph).edata[ETYPE]
         return {key: mask[kinds == graph.get_etype_id(key)] for key in graph.canonical_etypes}
 

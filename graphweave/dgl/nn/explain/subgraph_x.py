@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
-from graphweave.dgl.shared_transforms import node_subgraph
+from graphweave.dgl.graph import DGLGraph
 from graphweave.graph.frame import NID
+from graphweave.graph.transform import subgraph as node_subgraph
 
 Nodes = dict[str, Tensor]
 """Node type -> ids, int64 in rising order; types without nodes are left out."""
@@ -54,7 +55,7 @@ class HeteroSubgraphX(nn.Module):
         self.num_child, self.num_rollouts, self.node_min = num_child, num_rollouts, node_min
         self.shapley_steps = shapley_steps
 
-    def explain_graph(self, graph: Any, feat: Mapping[str, Tensor], target_class: int, **kwargs: Any) -> Any:
+    def explain_graph(self, graph: DGLGraph, feat: Mapping[str, Tensor], target_class: int, **kwargs: object) -> Any:
         """Node type -> ids of the subgraph that explains `target_class`. DataError for a graph of `node_min` nodes or
         fewer."""
         if graph.num_nodes() <= self.node_min:
@@ -72,7 +73,7 @@ class SubgraphX(HeteroSubgraphX):
 
     __doc__ = f"{__doc__}\n{HeteroSubgraphX.__doc__}"
 
-    def explain_graph(self, graph: Any, feat: Any, target_class: int, **kwargs: Any) -> Tensor:
+    def explain_graph(self, graph: DGLGraph, feat: Any, target_class: int, **kwargs: object) -> Tensor:
         """The ids of the nodes of the subgraph that explains `target_class`, int64 [at most node_min]."""
         model, ntype = self.model, graph.ntypes[0]
         inner = HeteroSubgraphX(
@@ -98,7 +99,7 @@ class _OfTensor(nn.Module):
 class SubgraphSearch:
     """The search in one graph."""
 
-    def __init__(self, options: HeteroSubgraphX, graph: Any, feat: Nodes, target: int, logits: Any) -> None:
+    def __init__(self, options: HeteroSubgraphX, graph: DGLGraph, feat: Nodes, target: int, logits: Any) -> None:
         self.options, self.graph, self.feat, self.target, self.logits = options, graph, feat, target, logits
         self.known: dict[tuple[Any, ...], _Place] = {}
         self.root = self._place({t: torch.arange(graph.num_nodes(t)) for t in graph.ntypes if graph.num_nodes(t)})
