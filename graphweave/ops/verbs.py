@@ -19,7 +19,7 @@ from graphweave.core.edge_functions import (
     PairFunction,
     check_schedule,
     find_function,
-    reducer,
+    sloped_reducer,
     weights_of,
 )
 from graphweave.core.errors import DataError
@@ -30,6 +30,7 @@ from graphweave.graph.softmax import softmax
 from graphweave.ops.body import as_one_call, traced_apart
 from graphweave.ops.ends import Ends, ends_of, unwrapped
 from graphweave.ops.messages import evaluated, gathered, is_built_in, on_edges
+from graphweave.ops.own_reducers import own_reducer
 from graphweave.ops.perform import key_of, options_of, performed
 from graphweave.ops.reducers import reduced
 from graphweave.ops.row_check import check_row_wise, drawn, modules_of, once, plainly
@@ -94,7 +95,7 @@ def spmm(
     ScheduleError, a SettingsError, for a schedule that no kernel of the call can take.
     """
     check_schedule(schedule, "tune")
-    fold = reducer(reduce)
+    fold = _fold_of(reduce)
     alone = isinstance(fold, tuple) or schedule != "auto"
     return _here(_spmm, alone, graph, message, fold, src, dst, edge, num_dst, schedule)
 
@@ -134,7 +135,31 @@ def attend(
     return _here(_attend, schedule != "auto", graph, score, value, src, dst, edge, num_dst, schedule)
 
 
+@_operator
+def reduce_edges(
+    messages: Tensor, index: Tensor, reduce: Any = "sum", *, num_rows: int, schedule: Any = "auto"
+) -> Tensor:
+    """out[v] = reduce of messages[e] over the edges e with index[e] = v. [edges, ...] -> [num_rows, ...].
+
+    `spmm` for messages that are there already, as in PyG's `aggr`: in a compiled function the reduction and what
+    computes the messages are one kernel. `index` [edges] holds int32 or int64 numbers below `num_rows`; `reduce`,
+    `schedule`, rows without edges, what is checked and what is raised are `spmm`'s.
+    """
+    check_schedule(schedule, "tune")
+    fold = _fold_of(reduce)
+    alone = isinstance(fold, tuple) or schedule != "auto"
+    return _here(_reduce_edges, alone, (index, index), messages, fold, num_rows, schedule)
+
+
 # ---------------------------------------------------------------- inside and outside of other compilations
+
+
+def _fold_of(reduce: Any) -> str | tuple[PairFunction, float]:
+    """The reducer that kernels fold, by name or as text; else the function of two values with its identity."""
+    found = sloped_reducer(reduce)
+    if isinstance(found, str):
+        return found
+    return own_reducer(*found) or found[:2]
 
 
 def _here(function: Callable[..., Tensor], alone: bool, graph: Any, *args: Any) -> Tensor:
@@ -170,6 +195,12 @@ def _spmm(
         return _call(_messages_reduced, (function, fold), {"message": function}, *data)
     messages = _call(_of_each, ("message", function), {"message": function}, *data)
     return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
+
+
+def _reduce_edges(
+    graph: Any, messages: Tensor, fold: str | tuple[PairFunction, float], num_rows: int, schedule: Any
+) -> Tensor:  # fmt: skip
+    return _spmm(graph, "copy_e", fold, None, None, messages, num_rows, schedule)
 
 
 def _sddmm(graph: Any, given: Any, src: Features, dst: Features, edge: Features, schedule: Any) -> Tensor:

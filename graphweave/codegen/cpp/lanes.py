@@ -19,8 +19,9 @@ from graphweave.codegen.cpp.lane_expr import Vector, functor
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.printer import SHORT, CppPrinter
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
-from graphweave.core.types import HALF, DType, Fold, Op
+from graphweave.core.types import HALF, DType, Fold, Op, OwnFold
 from graphweave.ir.loop import nodes as loop_ir
+from graphweave.ir.loop.own_folds import as_store
 from graphweave.ir.loop.types import POSITION, identity
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
@@ -244,6 +245,8 @@ def _body(p: CppPrinter, vector: Vector, body: tuple[loop_ir.Stmt, ...]) -> None
                 ):
                     value = loop_ir.CastTo(value.x, DType.f32)  # the store rounds
                 p.w.line(f"{vector.stored(buffer, index, vector.value(value))};")
+            case loop_ir.Accum(buffer, fold=OwnFold() as own):
+                _body(p, vector, (as_store(stmt, own, p.scope.types[buffer]),))
             case loop_ir.Accum(buffer, index):
                 p.w.line(f"{vector.stored(buffer, index, _accumulated(p, vector, stmt))};")
             case _:
@@ -253,6 +256,7 @@ def _body(p: CppPrinter, vector: Vector, body: tuple[loop_ir.Stmt, ...]) -> None
 def _accumulated(p: CppPrinter, vector: Vector, stmt: loop_ir.Accum) -> str:
     """The new value of the element; a product is added in one step, as by `expr.accumulated`."""
     dtype, old = p.scope.types[stmt.buffer], vector.loaded(stmt.buffer, stmt.index)
+    assert isinstance(stmt.fold, Fold)
     match stmt.value:
         case loop_ir.Call(Op.mul, (a, b)) if stmt.fold is Fold.sum and dtype.is_float:
             return f"gw_fma({vector.value(a)}, {vector.value(b)}, {old})"

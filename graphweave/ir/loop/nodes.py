@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from graphweave.core.exact import Exact
-from graphweave.core.types import DType, Fold, Op
+from graphweave.core.types import AnyFold, DType, Fold, Op
 from graphweave.ir.syntax import Language
 
 LOOP = Language()
@@ -156,11 +156,11 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class Accum:
     """buffer[index] = fold(buffer[index], value). The buffer is an Alloc of the row, a TileArray at a position, or a
-    `total` parameter (over all rows)."""
+    `total` parameter (over all rows), whose fold is a member of `Fold`."""
 
     buffer: str
     index: tuple[Expr, ...]
-    fold: Fold
+    fold: AnyFold
     value: Expr
 
 
