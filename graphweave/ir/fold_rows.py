@@ -45,7 +45,9 @@ def _calls(formula: str) -> list[ast.Call]:
     return [node for node in ast.walk(ast.parse(formula)) if isinstance(node, ast.Call)]
 
 
-@torch.library.custom_op("graphweave::fold_rows", mutates_args=(), schema="(Tensor x, Tensor index, SymInt rows, str reducer) -> Tensor")
+@torch.library.custom_op(
+    "graphweave::fold_rows", mutates_args=(), schema="(Tensor x, Tensor index, SymInt rows, str reducer) -> Tensor"
+)
 def fold_rows(x: Tensor, index: Tensor, rows: int, reducer: str) -> Tensor:
     """out[v] = the fold of x[e] over all e with index[e] = v, the identity if there is none.
 
@@ -56,8 +58,7 @@ def fold_rows(x: Tensor, index: Tensor, rows: int, reducer: str) -> Tensor:
         raise range_error(index, rows, what="index", of="rows", at=bad)
     combine, identity = _combine(reducer)
     order = torch.argsort(index, stable=True)
-    row = index[order]
-    value = combine(x.new_full((), identity).expand_as(x), x)[order]
+    row, value = index[order], x[order]
     while True:
         place = _places(row)
         left = place % 2 == 0
@@ -74,7 +75,9 @@ def _fold_rows_fake(x: Tensor, index: Tensor, rows: int, reducer: str) -> Tensor
     return x.new_empty((rows, *x.shape[1:]))
 
 
-@torch.library.custom_op("graphweave::fold_others", mutates_args=(), schema="(Tensor x, Tensor index, str reducer) -> Tensor")
+@torch.library.custom_op(
+    "graphweave::fold_others", mutates_args=(), schema="(Tensor x, Tensor index, str reducer) -> Tensor"
+)
 def fold_others(x: Tensor, index: Tensor, reducer: str) -> Tensor:
     """out[e] = the fold of x[f] over all f != e with index[f] = index[e]. x: [E, ...], index: [E] -> [E, ...]."""
     combine, identity = _combine(reducer)

@@ -72,29 +72,26 @@ def _found(combine: PairFunction, identity: float, slope: PairFunction | None) -
         )
     if slope is None and (formula, float(identity)) in _NAMED:
         return _NAMED[formula, float(identity)]
-    return OwnReducer(formula, float(identity), _slope(combine, formula, identity, slope)).text
+    return OwnReducer(formula, float(identity), _slope(combine, formula, slope)).text
 
 
 # ---------------------------------------------------------------- what a function is
 
 
-def _normal(formula: str, identity: float) -> tuple[Tensor, Tensor, Tensor]:
-    """All triples of numbers, each folded with the identity, as every value is that a fold has."""
+def _triples() -> tuple[Tensor, Tensor, Tensor]:
     numbers = torch.tensor(_NUMBERS, dtype=torch.float64)
-    start = value_of(formula, x=torch.full_like(numbers, identity), y=numbers)
-    a, b, c = (t.reshape(-1) for t in torch.meshgrid(start, start, start, indexing="ij"))
+    a, b, c = (t.reshape(-1) for t in torch.meshgrid(numbers, numbers, numbers, indexing="ij"))
     return a, b, c
 
 
 def _is_fold(formula: str, identity: float) -> bool:
-    """Whether the function is commutative and associative, and the identity changes no value that it has given."""
-    a, b, c = _normal(formula, identity)
-    nothing = torch.full_like(a, identity)
+    """Whether the function is commutative and associative, and the identity changes no number."""
+    a, b, c = _triples()
     ab, ba, bc = value_of(formula, x=a, y=b), value_of(formula, x=b, y=a), value_of(formula, x=b, y=c)
     pairs = (
         (ab, ba),
         (value_of(formula, x=ab, y=c), value_of(formula, x=a, y=bc)),
-        (value_of(formula, x=a, y=nothing), a),
+        (value_of(formula, x=a, y=torch.full_like(a, identity)), a),
     )
     return all(torch.allclose(x, y, rtol=1e-9, atol=1e-12, equal_nan=True) for x, y in pairs)
 
@@ -110,7 +107,7 @@ def _selects(formula: str) -> bool:
 # ---------------------------------------------------------------- its derivative
 
 
-def _slope(combine: PairFunction, formula: str, identity: float, given: PairFunction | None) -> str:
+def _slope(combine: PairFunction, formula: str, given: PairFunction | None) -> str:
     if given is not None:
         found = formula_of(given, ("x", "out"))
         if found is None:
@@ -129,7 +126,7 @@ def _slope(combine: PairFunction, formula: str, identity: float, given: PairFunc
         )
     two, one = (formula_of(_derivative(combine, i), ("out", "x")) for i in (1, 0))
     ratio = f"div({two}, {one})"
-    return ratio if one is not None and _agree(formula, identity, second, ratio) else second
+    return ratio if one is not None and _agree(formula, second, ratio) else second
 
 
 def _derivative(combine: PairFunction, operand: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -141,10 +138,9 @@ def _derivative(combine: PairFunction, operand: int) -> Callable[[Tensor, Tensor
     return derivative
 
 
-def _agree(formula: str, identity: float, second: str, ratio: str) -> bool:
+def _agree(formula: str, second: str, ratio: str) -> bool:
     """Whether the derivative in a value follows from the value and the result wherever that was tried."""
-    a, b, _ = _normal(formula, identity)
-    x = torch.tensor(_NUMBERS, dtype=torch.float64).repeat(a.numel() // len(_NUMBERS))
+    a, b, x = _triples()
     rest = value_of(formula, x=a, y=b)
     want = value_of(second, rest=rest, x=x)
     got = value_of(ratio, out=value_of(formula, x=rest, y=x), x=x)
