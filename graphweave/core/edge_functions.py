@@ -156,7 +156,9 @@ def reducer(reduce: Any) -> str | tuple[PairFunction, float]:
         return found
     combine, identity, slope = found
     if slope is not None:
-        raise DataError("reduce must be a pair (function of two values, identity) here (got a slope, too). Leave it out.")
+        raise DataError(
+            "reduce must be a pair (function of two values, identity) here (got a slope, too). Leave it out."
+        )
     return combine, identity
 
 

@@ -56,7 +56,6 @@ NUMBER = word(
 QUOTED = Codec(lambda text, around: json.dumps(text), read_string, STRING)
 
 
-
 def _show_fold(fold: AnyFold, around: object) -> str:
     if isinstance(fold, Fold):
         return fold.value

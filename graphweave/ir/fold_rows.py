@@ -1,8 +1,8 @@
 """The meaning of a user's fold along an index in PyTorch: the operator `graphweave::fold_rows`, and its derivative.
 
-Both operators are plain PyTorch, and what they say is what kernels compute. `fold_rows` combines neighbours in pairs, so
-rounding errors grow with the logarithm of a row's length. Its derivative follows from the reducer's formula; where that
-names the fold of all other values of a row, `fold_others` computes these for each value by a scan from either side.
+Both operators are plain PyTorch; kernels compute the same, up to the order of values. `fold_rows` combines neighbours
+in pairs, so rounding errors grow with the logarithm of a row's length. Its derivative is the reducer's slope. For one
+that names the fold of all other values of a row, `fold_others` computes these by a scan from either side.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ def _calls(formula: str) -> list[ast.Call]:
 
 
 @torch.library.custom_op(
-    "graphweave::fold_rows", mutates_args=(), schema="(Tensor x, Tensor index, SymInt rows, str reducer) -> Tensor"
+    "graphweave::fold_rows", mutates_args=(), schema="(Tensor src, Tensor index, SymInt rows, str reducer) -> Tensor"
 )
-def fold_rows(x: Tensor, index: Tensor, rows: int, reducer: str) -> Tensor:
-    """out[v] = the fold of x[e] over all e with index[e] = v, the identity if there is none.
+def fold_rows(src: Tensor, index: Tensor, rows: int, reducer: str) -> Tensor:
+    """out[v] = the fold of src[e] over all e with index[e] = v, the identity if there is none.
 
-    x: [E, ...] of floats, index: [E] int32 or int64 -> [rows, ...]. `reducer` is the `text` of an `OwnReducer`.
+    src: [E, ...] of floats, index: [E] int32 or int64 -> [rows, ...]. `reducer` is the `text` of an `OwnReducer`.
     """
     bad = position(index, rows)
     if bad is not None:
         raise range_error(index, rows, what="index", of="rows", at=bad)
     combine, identity = _combine(reducer)
     order = torch.argsort(index, stable=True)
-    row, value = index[order], x[order]
+    row, value = index[order], src[order]
     while True:
         place = _places(row)
         left = place % 2 == 0
@@ -67,30 +67,30 @@ def fold_rows(x: Tensor, index: Tensor, rows: int, reducer: str) -> Tensor:
             break
         value = value.index_copy(0, again - 1, combine(value[again - 1], value[again]))
         value, row = value[left], row[left]
-    return x.new_full((rows, *x.shape[1:]), identity).index_copy(0, row.long(), value)
+    return src.new_full((rows, *src.shape[1:]), identity).index_copy(0, row.long(), value)
 
 
 @fold_rows.register_fake
-def _fold_rows_fake(x: Tensor, index: Tensor, rows: int, reducer: str) -> Tensor:
-    return x.new_empty((rows, *x.shape[1:]))
+def _fold_rows_fake(src: Tensor, index: Tensor, rows: int, reducer: str) -> Tensor:
+    return src.new_empty((rows, *src.shape[1:]))
 
 
 @torch.library.custom_op(
-    "graphweave::fold_others", mutates_args=(), schema="(Tensor x, Tensor index, str reducer) -> Tensor"
+    "graphweave::fold_others", mutates_args=(), schema="(Tensor src, Tensor index, str reducer) -> Tensor"
 )
-def fold_others(x: Tensor, index: Tensor, reducer: str) -> Tensor:
-    """out[e] = the fold of x[f] over all f != e with index[f] = index[e]. x: [E, ...], index: [E] -> [E, ...]."""
+def fold_others(src: Tensor, index: Tensor, reducer: str) -> Tensor:
+    """out[e] = the fold of src[f] over all f != e with index[f] = index[e]. src: [E, ...], index: [E] -> [E, ...]."""
     combine, identity = _combine(reducer)
     order = torch.argsort(index, stable=True)
-    row, value = index[order], x[order]
+    row, value = index[order], src[order]
     before = _scanned(value, row, combine, identity)
     after = _scanned(value.flip(0), row.flip(0), combine, identity).flip(0)
-    return torch.empty_like(x).index_copy(0, order, combine(before, after))
+    return torch.empty_like(src).index_copy(0, order, combine(before, after))
 
 
 @fold_others.register_fake
-def _fold_others_fake(x: Tensor, index: Tensor, reducer: str) -> Tensor:
-    return torch.empty_like(x)
+def _fold_others_fake(src: Tensor, index: Tensor, reducer: str) -> Tensor:
+    return torch.empty_like(src)
 
 
 Combine = Callable[[Tensor, Tensor], Tensor]

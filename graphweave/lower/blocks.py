@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import type_of
-from graphweave.core.types import AnyFold, DType, Fold
+from graphweave.core.types import AnyFold, DType
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,12 +25,12 @@ from graphweave.core.edge_functions import (
 from graphweave.core.errors import DataError
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import Explanation, explain
+from graphweave.frontends.dynamo.own_reducers import own_reducer
 from graphweave.frontends.dynamo.uncompiled import inside_a_transform
 from graphweave.graph.softmax import softmax
 from graphweave.ops.body import as_one_call, traced_apart
 from graphweave.ops.ends import Ends, ends_of, unwrapped
 from graphweave.ops.messages import evaluated, gathered, is_built_in, on_edges
-from graphweave.ops.own_reducers import own_reducer
 from graphweave.ops.perform import key_of, options_of, performed
 from graphweave.ops.reducers import reduced
 from graphweave.ops.row_check import check_row_wise, drawn, modules_of, once, plainly
@@ -72,10 +72,12 @@ def spmm(
 
     `reduce`: "sum"; "mean"; "max" and "min", whose ties share the gradient evenly; "prod". Destinations without edges
     get 0, of "prod" 1. Or a pair (function, identity): an associative function of two values [k, ...], row-wise as
-    well, and a number, which destinations without edges get. Values are combined in the order of edges, by a balanced
+    well, and a number, which destinations without edges get. If it computes each number from two numbers, floats, and
+    is commutative, kernels fold it like a named one. (function, identity, slope) also says the derivative of the result
+    in a message, slope(message, result), for functions that are flat somewhere: without it, the fold of all other
+    messages is stored for each message. Values of other functions are combined in the order of edges, by a balanced
     tree; this stores the messages and the values of all its inner nodes for the backward, fewer than 2 edges +
-    destinations rows, and takes one kernel for each power of two up to the largest degree. Prefer a name where there is
-    one.
+    destinations rows, and takes one kernel for each power of two up to the largest degree.
 
     `src` [sources, ...], `dst` [destinations, ...], `edge` [edges, ...]: a tensor, or a dict of tensors, or None, which
     the message then gets. Without `edge`, the message gets the values of a sparse matrix. How many destinations there
@@ -89,14 +91,14 @@ def spmm(
     Outside of compiled functions the call is compiled at its first use with functions of this code and features of
     these widths; whether the functions are row-wise is checked then, by trying (`ops/row_check.py`). Inside
     `graphweave.compile` it is traced with what surrounds it; inside other people's `torch.compile` it is one registered
-    operator (`ops/body.py`). There a pair as `reduce` breaks the graph, since the number of its rounds is data.
+    operator (`ops/body.py`). There a tree breaks the graph, since the number of its rounds is data.
 
     Raises DataError, which names the argument, for what does not fit; IndexRangeError for an index out of range;
     ScheduleError, a SettingsError, for a schedule that no kernel of the call can take.
     """
     check_schedule(schedule, "tune")
     fold = _fold_of(reduce)
-    alone = isinstance(fold, tuple) or schedule != "auto"
+    alone = _is_tree(fold) or schedule != "auto"
     return _here(_spmm, alone, graph, message, fold, src, dst, edge, num_dst, schedule)
 
 
@@ -147,19 +149,28 @@ def reduce_edges(
     """
     check_schedule(schedule, "tune")
     fold = _fold_of(reduce)
-    alone = isinstance(fold, tuple) or schedule != "auto"
+    alone = _is_tree(fold) or schedule != "auto"
     return _here(_reduce_edges, alone, (index, index), messages, fold, num_rows, schedule)
 
 
 # ---------------------------------------------------------------- inside and outside of other compilations
 
 
-def _fold_of(reduce: Any) -> str | tuple[PairFunction, float]:
-    """The reducer that kernels fold, by name or as text; else the function of two values with its identity."""
+class _Pair(NamedTuple):
+    """A function of two values and its identity. `text` is the reducer of floats that kernels fold, if it is one."""
+
+    combine: PairFunction
+    identity: float
+    text: str | None
+
+
+def _fold_of(reduce: Any) -> str | _Pair:
     found = sloped_reducer(reduce)
-    if isinstance(found, str):
-        return found
-    return own_reducer(*found) or found[:2]
+    return found if isinstance(found, str) else _Pair(*found[:2], own_reducer(*found))
+
+
+def _is_tree(fold: str | _Pair) -> bool:
+    return isinstance(fold, _Pair) and fold.text is None
 
 
 def _here(function: Callable[..., Tensor], alone: bool, graph: Any, *args: Any) -> Tensor:
@@ -180,11 +191,15 @@ def _by_itself(function: Callable[..., Tensor], *args: Any) -> Tensor:
     return function(*args)
 
 
+def _directly(function: Callable[..., Tensor], *args: Any) -> Tensor:
+    return function(*args)
+
+
 # ---------------------------------------------------------------- of arguments in any form
 
 
 def _spmm(
-    graph: Any, message: Any, fold: str | tuple[PairFunction, float], src: Features, dst: Features, edge: Features,
+    graph: Any, message: Any, fold: str | _Pair, src: Features, dst: Features, edge: Features,
     num_dst: int | None, schedule: Any,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
@@ -193,12 +208,18 @@ def _spmm(
     data = schedule, ends, rows, src, dst, edge
     if isinstance(fold, str):
         return _call(_messages_reduced, (function, fold), {"message": function}, *data)
-    messages = _call(_of_each, ("message", function), {"message": function}, *data)
-    return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
+    if fold.text is None:
+        messages = _call(_of_each, ("message", function), {"message": function}, *data)
+    else:
+        messages = _call(_floats_reduced, (function, fold.text), {"message": function}, *data)
+        if messages.is_floating_point():
+            return messages
+    reduced_by = _by_itself if torch.compiler.is_compiling() else _directly
+    return reduced_by(tree_reduced, messages, ends.dst, rows.shape[0], fold.combine, fold.identity)
 
 
 def _reduce_edges(
-    graph: Any, messages: Tensor, fold: str | tuple[PairFunction, float], num_rows: int, schedule: Any
+    graph: Any, messages: Tensor, fold: str | _Pair, num_rows: int, schedule: Any
 ) -> Tensor:  # fmt: skip
     return _spmm(graph, "copy_e", fold, None, None, messages, num_rows, schedule)
 
@@ -252,6 +273,15 @@ def _messages_reduced(
 ) -> Tensor:  # fmt: skip
     messages = on_edges("message", function, src_index, dst_index, src, dst, edge)
     return reduced(messages, dst_index, dst_rows, fold)
+
+
+def _floats_reduced(
+    function: EdgeFunction, fold: str, src_index: Tensor, dst_index: Tensor, dst_rows: Tensor, src: Features,
+    dst: Features, edge: Features,
+) -> Tensor:  # fmt: skip
+    """Like `_messages_reduced`, but messages that are no floats are returned as they are."""
+    messages = on_edges("message", function, src_index, dst_index, src, dst, edge)
+    return reduced(messages, dst_index, dst_rows, fold) if messages.is_floating_point() else messages
 
 
 def _attended(

@@ -13,15 +13,14 @@ from torch import Tensor
 import graphweave
 from graphweave import Schedule, ops
 from graphweave.core.errors import DataError, IndexRangeError, IRError
-from graphweave.core.own_reducer import OwnReducer
-from graphweave.core.types import UNIT, DType
+from graphweave.core.types import UNIT, DType, OwnFold, Space
+from graphweave.frontends.dynamo.own_reducers import own_reducer
 from graphweave.ir.fold_rows import fold_rows
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Input, MapOf, Push, ToUnit, Type
+from graphweave.ir.message.nodes import Input, MapOf, Program, Push, ToUnit, Type
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
-from graphweave.ops.own_reducers import own_reducer
 from tests.ops.edge_op_cases import folded
 from tests.programs.examples import SPACES, E, V
 from tests.programs.graphs import EdgeList, zoo
@@ -205,20 +204,27 @@ def test_a_number_that_a_function_closes_over_is_part_of_it() -> None:
     assert [limited(2.0).item(), limited(4.0).item()] == [0.25, 0.5]
 
 
+FOLD = OwnFold("maximum(x, y)", -math.inf)
+
+
+def pushed(rows: Space, empty: float) -> Program:
+    build = Builder()
+    x, index = (build.add(Input(f"i{n}", Type(E, (), d))) for n, d in enumerate((DType.f32, DType.i64)))
+    out = build.add(Push(x, build.add(ToUnit(E) if rows == UNIT else MapOf(index, rows)), FOLD, empty))
+    return build.program([out], SPACES)
+
+
 def test_the_formula_is_part_of_the_text_of_programs() -> None:
-    fold = OwnReducer.of(str(own_reducer(log_sum, -math.inf))).fold
-    for rows, empty, error in ((V, fold.identity, ""), (V, 0.0, "of nothing is its identity"), (UNIT, -math.inf, "into rows")):
-        build = Builder()
-        x, index = (build.add(Input(f"i{n}", Type(E, (), d))) for n, d in enumerate((DType.f32, DType.i64)))
-        build.add(Push(x, build.add(ToUnit(E) if rows == UNIT else MapOf(index, V)), fold, empty))
-        program = build.program([3], SPACES)
-        if not error:
-            verify(program)
-            assert 'push.own("where(' in show(program)
-            assert parse(show(program)) == program
-            continue
-        with pytest.raises(IRError, match=error):
-            verify(program)
+    program = pushed(V, -math.inf)
+    verify(program)
+    assert 'push.own("maximum(x, y)", -inf) %0' in show(program)
+    assert parse(show(program)) == program
+
+
+@pytest.mark.parametrize(("rows", "empty", "error"), [(V, 0.0, "is its identity"), (UNIT, -math.inf, "into rows")])
+def test_programs_that_fold_otherwise_are_wrong(rows: Space, empty: float, error: str) -> None:
+    with pytest.raises(IRError, match=error):
+        verify(pushed(rows, empty))
 
 
 def test_errors_name_the_argument() -> None:
@@ -229,3 +235,28 @@ def test_errors_name_the_argument() -> None:
         ops.reduce_edges(x, index, (log_sum, -math.inf, lambda x, out: x.sum() + out), num_rows=6)
     with pytest.raises(DataError, match="reduce with a slope must be a commutative and associative function"):
         ops.reduce_edges(x, index, (torch.sub, 0.0, slope_of_either), num_rows=6)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_aggregation_of_pyg(door: str) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn")
+
+    class LogSum(pyg.Aggregation):  # type: ignore[name-defined, misc]
+        def forward(self, x: Tensor, index: Tensor, ptr: Any, dim_size: int, dim: int) -> Tensor:
+            return ops.reduce_edges(x, index, (torch.logaddexp, -math.inf), num_rows=dim_size)
+
+    class Layer(pyg.MessagePassing):  # type: ignore[name-defined, misc]
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            out: Tensor = self.propagate(edge_index, x=x)
+            return out.clamp(min=-9.0)
+
+        def message(self, x_i: Tensor, x_j: Tensor) -> Tensor:
+            return x_j.tanh() * x_i
+
+    edges, model = ZOO["hub_src"], Layer(aggr=LogSum())
+    run = DOORS[door](lambda x, edge_index: model(x, edge_index))
+    assert_matches(
+        lambda x: run(x, torch.stack([edges.src, edges.dst])),
+        lambda x: reference(REDUCERS["log_sum"], x, x, edges),
+        leaves(edges, 5)[0],
+    )

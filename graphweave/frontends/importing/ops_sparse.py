@@ -280,7 +280,7 @@ def _embedding_backward(cx: Context, node: fx.Node) -> Ref:
 
 
 def _fold_rows(cx: Context, node: fx.Node) -> Ref:
-    """fold_rows(x, index, rows, reducer) -> push by the user's fold."""
+    """fold_rows(src, index, rows, reducer) -> push by the user's fold."""
     text = node.args[3]
     assert isinstance(text, str)
     fold, map_ = OwnReducer.of(text).fold, _map(cx, node)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import neutral
-from graphweave.core.types import AnyFold, DType, Fold, Op, OwnFold, belongs
+from graphweave.core.types import AnyFold, DType, Fold, Op, belongs
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Kernel, Lit, Load, Uniform, Var
 
 POSITION = DType.i64

@@ -17,10 +17,10 @@ from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
 from graphweave.core.numbers import Number, typed
 from graphweave.core.orders import choose_rows, distinct_rows, order_rows, running_sums
+from graphweave.core.own_reducer import OwnReducer
 from graphweave.core.ranges import position, range_error
 from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
-from graphweave.core.own_reducer import OwnReducer
 from graphweave.core.types import UNIT, DType, Fold, OwnFold, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve

@@ -25,7 +25,6 @@ from torch import Tensor
 from graphweave.core.edge_functions import PairFunction
 from graphweave.core.errors import DataError
 from graphweave.core.own_reducer import OwnReducer
-from graphweave.core.types import Fold
 from graphweave.frontends.dynamo.scalar_functions import formula_of
 from graphweave.ir.fold_rows import value_of
 
@@ -33,14 +32,12 @@ _NUMBERS = (-39.5, -2.5, -1.2, -0.3, 0.0, 0.7, 1.0, 3.0, 40.0)
 """Values at which functions are tried: no two of one magnitude, of which a fold may choose either."""
 
 _TIES = "where(x == out, 1 / ties, 0)"
-_NAMED = {(f"{fold.op.value}(x, y)", nothing): name for name, fold, nothing in (
-    ("sum", Fold.sum, 0.0), ("prod", Fold.mul, 1.0),
-)}  # fmt: skip
+_NAMED = {("add(x, y)", 0.0): "sum", ("mul(x, y)", 1.0): "prod"}
 """The formula and identity of functions that are reducers with a name."""
 
 _MAX_KEPT = 256
 _kept: dict[Hashable, str | None] = {}
-"""What `own_reducer` found, by key. It is emptied when it has become too large."""
+"""The answers of `own_reducer` by key. It is emptied when it has become too large."""
 
 
 @torch._dynamo.assume_constant_result
@@ -80,7 +77,7 @@ def _found(combine: PairFunction, identity: float, slope: PairFunction | None) -
 
 def _triples() -> tuple[Tensor, Tensor, Tensor]:
     numbers = torch.tensor(_NUMBERS, dtype=torch.float64)
-    a, b, c = (t.reshape(-1) for t in torch.meshgrid(numbers, numbers, numbers, indexing="ij"))
+    a, b, c = torch.cartesian_prod(numbers, numbers, numbers).unbind(1)
     return a, b, c
 
 
@@ -99,7 +96,7 @@ def _is_fold(formula: str, identity: float) -> bool:
 def _selects(formula: str) -> bool:
     """Whether the function returns one of its operands wherever it was tried."""
     numbers = torch.tensor(_NUMBERS, dtype=torch.float64)
-    x, y = (t.reshape(-1) for t in torch.meshgrid(numbers, numbers, indexing="ij"))
+    x, y = torch.cartesian_prod(numbers, numbers).unbind(1)
     out = value_of(formula, x=x, y=y)
     return bool(((out == x) | (out == y)).all())
 
@@ -124,15 +121,15 @@ def _slope(combine: PairFunction, formula: str, given: PairFunction | None) -> s
             f"reduce: no formula for the derivative of the function was found (got {combine!r}). "
             "Pass (function, identity, slope), with slope(value, result) the derivative of the result in the value."
         )
-    two, one = (formula_of(_derivative(combine, i), ("out", "x")) for i in (1, 0))
-    ratio = f"div({two}, {one})"
-    return ratio if one is not None and _agree(formula, second, ratio) else second
+    first = formula_of(_derivative(combine, 0), ("out", "x"))
+    ratio = f"div({formula_of(_derivative(combine, 1), ('out', 'x'))}, {first})"
+    return ratio if first is not None and _agree(formula, second, ratio) else second
 
 
 def _derivative(combine: PairFunction, operand: int) -> Callable[[Tensor, Tensor], Tensor]:
     def derivative(x: Tensor, y: Tensor) -> Tensor:
-        out, pulled_back = torch.func.vjp(combine, x, y)
-        found: Tensor = pulled_back(torch.ones_like(out))[operand]
+        out, *pulled_back = torch.func.vjp(combine, x, y)
+        found: Tensor = pulled_back[0](torch.ones_like(out))[operand]
         return found
 
     return derivative
