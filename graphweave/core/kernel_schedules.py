@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from graphweave.core.errors import ScheduleError
 from graphweave.core.lines import Location
 from graphweave.core.schedule import Schedule
 
@@ -23,6 +24,13 @@ class KernelSchedules:
 
     @staticmethod
     def of(given: Mapping[str, Schedule]) -> KernelSchedules:
+        """ScheduleError for a field that must be that of all kernels."""
+        for key, schedule in given.items():
+            if schedule.rfactor is not None:
+                raise ScheduleError(
+                    "Schedule: 'rfactor' must be None for some of the kernels, which compare the sums that others"
+                    f" compute again (got {schedule.rfactor!r} for {key!r}). Give the function one schedule."
+                )
         return KernelSchedules(tuple(given.items()))
 
     def naming(self, kernel: str, lines: Collection[str]) -> list[tuple[str, Schedule]]:

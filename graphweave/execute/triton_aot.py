@@ -55,7 +55,8 @@ def resources_of(
     """
     variant, how = variant or Variant(), how or launches_of(kernel).short
     types, values = signature(kernel, variant), constants(variant, how)
-    return compile_text(print_kernel(kernel), kernel.name, types, values, capability, warps=how.warps)
+    text = print_kernel(kernel)
+    return compile_text(text, kernel.name, types, values, capability, warps=how.warps, registers=how.registers)
 
 
 def _pointer(kernel: Kernel, buffer: Buffer) -> str:

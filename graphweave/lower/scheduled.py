@@ -81,13 +81,17 @@ def _without(schedule: Schedule, refused: Mapping[str, str]) -> Schedule:
 
 
 def _hinted(kernel: loop.Kernel, schedule: Schedule) -> loop.Kernel:
-    """`kernel` with vectors and unrolled loops over edges as `schedule` says."""
+    """`kernel` with vectors, unrolled loops over edges and partial results of folds as `schedule` says."""
 
     def statement(stmt: loop.Stmt) -> loop.Stmt:
         stmt = mapped(stmt, lambda e: e, statement)
-        return replace(stmt, unroll=schedule.unroll) if isinstance(stmt, loop.Edges) else stmt
+        if isinstance(stmt, loop.Edges) and schedule.unroll is not None:
+            return replace(stmt, unroll=schedule.unroll)
+        if isinstance(stmt, loop.FoldLanes) and schedule.rfactor is not None:
+            return replace(stmt, parts=schedule.rfactor)
+        return stmt
 
-    if schedule.unroll is not None:
+    if schedule.unroll is not None or schedule.rfactor is not None:
         kernel = replace(kernel, body=tuple(map(statement, kernel.body)))
     return kernel if schedule.vector_bytes is None else replace(kernel, vectors=schedule.vector_bytes)
 
@@ -189,6 +193,8 @@ def _reason(name: str, kernel: loop.Kernel, schedule: Schedule, target: Target, 
         return _FOLDS if folds_edges(kernel) else None
     if name == "row_order" and (products or kernel.tile) and not (schedule.in_pieces and gathers):
         return "the kernel multiplies matrices for tiles of neighbouring rows or edges"
+    if name == "rfactor" and not _reduces(kernel, schedule.rfactor):
+        return f"the kernel reduces no {schedule.rfactor} features or more to a number"
     if name == "vector_bytes" and not any(isinstance(s, loop.Lanes | loop.FoldLanes) for s in statements(kernel.body)):
         return "the kernel has no loop over features"
     if name == "product_tile" and (not products or nested):
@@ -201,6 +207,11 @@ def _reason(name: str, kernel: loop.Kernel, schedule: Schedule, target: Target, 
 def walks_edges(kernel: loop.Kernel) -> bool:
     """Whether the kernel goes along a map."""
     return any(isinstance(s, loop.Edges | loop.Tiles) for s in statements(kernel.body))
+
+
+def _reduces(kernel: loop.Kernel, parts: int | None) -> bool:
+    folds = (s for s in statements(kernel.body) if isinstance(s, loop.FoldLanes))
+    return any(parts is not None and numel([extent for _, extent in s.lanes]) >= parts for s in folds)
 
 
 def _multiplies(kernel: loop.Kernel) -> bool:

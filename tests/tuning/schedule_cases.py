@@ -26,6 +26,7 @@ _FIELDS: dict[str, Any] = {
     "source_partitions": (1, 2, 3, 50),
     "feature_tile": (1, 2, 4, 8, (1, 2), (2, 2), (1, 4)),
     "register_tile": (1, 2, 4),
+    "rfactor": (4, 32),
     "vector_bytes": VECTOR_BYTES,
     "unroll": (1, 2, 5),
     "prefetch": (0, 1, 7),

@@ -43,11 +43,14 @@ def _terms(stmt: loop_ir.FoldLanes) -> int:
     return prod(extent for _, extent in stmt.lanes)
 
 
-def parts_of(extent: int, dtype: DType) -> int:
+def parts_of(extent: int, dtype: DType, asked: int | None = None) -> int:
     """The number of partial folds, a power of 2, of a fold over `extent` lanes. Only it decides the bits of a sum.
 
-    It is what a vector of 64 bytes holds, or half of that if this leaves no lanes over or there are too few lanes.
+    It is what a schedule asks for, if there are so many lanes; else what a vector of 64 bytes holds, or half of that if
+    this leaves no lanes over or there are too few lanes.
     """
+    if asked is not None and asked <= extent:
+        return asked
     widths = (8, 4) if dtype.itemsize == 8 else (16, 8)
     fitting = [width for width in widths if extent >= width]
     return next((w for w in fitting if extent % w == 0), fitting[0] if fitting else 8)
@@ -311,7 +314,7 @@ def _fold_across(p: CppPrinter, vector: Vector, stmt: loop_ir.FoldLanes) -> None
     """Prints a fold for each lane of `vector`, all of them at once, with the partial folds of `_fold_vectors`."""
     p.scope.headers.add("folds")
     ((lane, extent),), dtype = stmt.lanes, stmt.dtype
-    name, c, parts = p.bind(stmt.name, dtype), p.bind(lane, POSITION), parts_of(extent, dtype)
+    name, c, parts = p.bind(stmt.name, dtype), p.bind(lane, POSITION), parts_of(extent, dtype, stmt.parts)
     part, first = p.scope.names.derived(stmt.name, "part"), p.scope.names.derived(lane, "block")
     p.w.line(f"gw_vec<{ctype(dtype)}, {vector.width}> {part}[{parts}];")
     if parts != extent:
@@ -346,7 +349,7 @@ def _fold_vectors(p: CppPrinter, stmt: loop_ir.FoldLanes, loops: list[Loop]) -> 
     name = p.bind(stmt.name, stmt.dtype)
     vector = vector_of(p, loops[-1], stmt.lanes)
     width, part, dtype = vector.width, names.derived(stmt.name, "part"), stmt.dtype
-    parts = parts_of(extent, dtype)
+    parts = parts_of(extent, dtype, stmt.parts)
     exprs = [stmt.value, *(let.value for let in stmt.body)]
     learn(p, vector, stmt.body)
     size = max(vector.widest(exprs), dtype.itemsize)

@@ -193,11 +193,13 @@ class Raise:
     sums: tuple[Rescaled, ...]
 
 
-@statement("fold {name}: {dtype} = {fold} {lanes} {\n  {body}\n  yield {value}\n}")
+@statement("fold {name}: {dtype} = {fold} {lanes}| in {parts}| {\n  {body}\n  yield {value}\n}")
 @dataclass(frozen=True, slots=True)
 class FoldLanes:
     """name: dtype = fold of value over all lanes. `body` (only Lets) runs before value for each combination of lanes.
-    If there are none, the result is the fold's identity."""
+    If there are none, the result is the fold's identity. With `parts`, a target that folds lanes side by side folds
+    those of the innermost loop into so many partial results, lane i into that at i modulo `parts`, and these by
+    halves."""
 
     name: str
     dtype: DType
@@ -205,6 +207,7 @@ class FoldLanes:
     lanes: tuple[Lane, ...]
     body: tuple[Let, ...]
     value: Expr
+    parts: int | None = None
 
 
 @statement("lanes {lanes} {\n  {body}\n}")
