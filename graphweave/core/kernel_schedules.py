@@ -12,6 +12,12 @@ from graphweave.core.schedule import Schedule
 HALVES = ("forward", "backward")
 """Keys that stand for all kernels of a half, which some calls of a function have not."""
 
+_OF_ALL = {
+    "rfactor": "kernels compare the sums that others compute again",
+    "edge_format": "it decides which kernels there are",
+}
+"""Fields that are the same for all kernels of a function, and why."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSchedules:
@@ -26,10 +32,10 @@ class KernelSchedules:
     def of(given: Mapping[str, Schedule]) -> KernelSchedules:
         """ScheduleError for a field that must be that of all kernels."""
         for key, schedule in given.items():
-            if schedule.rfactor is not None:
+            for name in [name for name in _OF_ALL if name in schedule.given]:
                 raise ScheduleError(
-                    "Schedule: 'rfactor' must be None for some of the kernels, which compare the sums that others"
-                    f" compute again (got {schedule.rfactor!r} for {key!r}). Give the function one schedule."
+                    f"Schedule: {name!r} must be None for some of the kernels, since {_OF_ALL[name]} (got"
+                    f" {schedule.given[name]!r} for {key!r}). Give the function one schedule."
                 )
         return KernelSchedules(tuple(given.items()))
 

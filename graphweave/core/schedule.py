@@ -14,13 +14,16 @@ from graphweave.core.schedule_drawing import draw_schedule
 Walk = Literal["rows", "edges", "divided"]
 RowOrder = Literal["given", "degree", "locality"]
 EdgeOrder = Literal["given", "source", "degree", "locality", "hilbert"]
+EdgeFormat = Literal["csr", "coo"]
 
 WALKS: tuple[Walk, ...] = get_args(Walk)
 ROW_ORDERS: tuple[RowOrder, ...] = get_args(RowOrder)
 EDGE_ORDERS: tuple[EdgeOrder, ...] = get_args(EdgeOrder)
+EDGE_FORMATS: tuple[EdgeFormat, ...] = get_args(EdgeFormat)
 VECTOR_BYTES = (16, 32, 64)
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "walk": WALKS, "row_order": ROW_ORDERS, "edge_order": EDGE_ORDERS, "vector_bytes": VECTOR_BYTES,
+    "walk": WALKS, "row_order": ROW_ORDERS, "edge_order": EDGE_ORDERS, "edge_format": EDGE_FORMATS,
+    "vector_bytes": VECTOR_BYTES,
 }  # fmt: skip
 
 GPU_FIELDS = ("gpu_rows", "gpu_edges", "gpu_warps", "gpu_stages", "gpu_registers")
@@ -50,6 +53,11 @@ class Schedule:
     walk: Walk | None = None
     """How rows are shared out: "rows" gives each chunk equally many rows, "edges" about equally many rows and edges
     together, "divided" does as "edges" and cuts long rows into pieces that several threads take."""
+
+    edge_format: EdgeFormat | None = None
+    """Format of the edges for a kernel that computes values of edges (an SDDMM): "csr" groups them by one of their ends,
+    whose row is then read once; "coo" is the list of edges as it is, which needs no format of the graph. Kernels that
+    fold edges into rows need them grouped. All kernels of a function have the same."""
 
     row_order: RowOrder | None = None
     """Order in which rows are computed: "given" is the user's, "degree" begins with the rows that have most edges,

@@ -37,6 +37,8 @@ _FOLDS = (
     "give source_partitions too"
 )
 
+_GROUPED = "the kernel folds edges into rows, or multiplies them with matrices, and needs them grouped"
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
@@ -193,6 +195,8 @@ def _reason(name: str, kernel: loop.Kernel, schedule: Schedule, target: Target, 
         return _FOLDS if folds_edges(kernel) else None
     if name == "row_order" and (products or kernel.tile) and not (schedule.in_pieces and gathers):
         return "the kernel multiplies matrices for tiles of neighbouring rows or edges"
+    if name == "edge_format" and walks_edges(kernel) is (schedule.edge_format == "coo"):
+        return _GROUPED if schedule.edge_format == "coo" else "the kernel computes no values of edges"
     if name == "rfactor" and not _reduces(kernel, schedule.rfactor):
         return f"the kernel reduces no {schedule.rfactor} features or more to a number"
     if name == "vector_bytes" and not any(isinstance(s, loop.Lanes | loop.FoldLanes) for s in statements(kernel.body)):

@@ -282,6 +282,39 @@ def test_a_reduction_has_at_most_as_many_partial_results_as_features() -> None:
         graphweave.compile(dots, options={"schedule": Schedule(rfactor=64)})(*graph(33))
 
 
-def test_partial_results_are_those_of_all_kernels() -> None:
-    with pytest.raises(ScheduleError, match="'rfactor' must be None for some of the kernels"):
-        graphweave.compile(dots, options={"schedule": {"forward": Schedule(rfactor=8)}})
+@pytest.mark.parametrize("schedule", [Schedule(rfactor=8), Schedule(edge_format="coo")])
+def test_some_fields_are_those_of_all_kernels(schedule: Schedule) -> None:
+    with pytest.raises(ScheduleError, match=r"must be None for some of the kernels, since .* for 'forward'"):
+        graphweave.compile(dots, options={"schedule": {"forward": schedule}})
+
+
+# ---------------------------------------------------------------- the format of edges
+
+
+def loops_of(edge_format: Any, width: int, edges: int = 300) -> str:
+    x, src, dst = graph(width)
+    run = graphweave.compile(dots, options={"schedule": Schedule(edge_format=edge_format)})
+    args = x, src[:edges], dst[:edges]
+    torch.testing.assert_close(run(*args), dots(*args), rtol=1e-4, atol=1e-4)
+    return graphweave.explain(run, *args).text("loops")
+
+
+@pytest.mark.parametrize("edge_format", ["csr", "coo"])
+@pytest.mark.parametrize("width", [1, 33])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_values_of_edges_are_computed_in_the_format_of_the_schedule(edge_format: Any, width: int) -> None:
+    loops = loops_of(edge_format, width)
+    assert ("edges k in csr[v]" in loops) is (edge_format == "csr")
+    assert ("(v < num_E0" in loops) is (edge_format == "coo")
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_the_format_of_edges_is_chosen_by_how_many_there_are() -> None:
+    assert "edges k in csr[v]" in loops_of(None, 33)
+    assert "edges k in csr[v]" not in loops_of(None, 33, edges=40), "no row would be read twice"
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_edges_that_are_folded_are_grouped() -> None:
+    with pytest.raises(ScheduleError, match="edge_format='coo': the kernel folds edges into rows"):
+        graphweave.compile(gcn, options={"schedule": Schedule(edge_format="coo")})(*graph())
