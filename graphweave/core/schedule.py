@@ -55,9 +55,9 @@ class Schedule:
     together, "divided" does as "edges" and cuts long rows into pieces that several threads take."""
 
     edge_format: EdgeFormat | None = None
-    """Format of the edges for a kernel that computes values of edges (an SDDMM): "csr" groups them by one of their ends,
-    whose row is then read once; "coo" is the list of edges as it is, which needs no format of the graph. Kernels that
-    fold edges into rows need them grouped. All kernels of a function have the same."""
+    """Format of the edges for a kernel that computes values of edges (an SDDMM): "csr" groups them by one of their
+    ends, whose row is then read once; "coo" is the list of edges as it is, which needs no format of the graph. Kernels
+    that fold edges into rows need them grouped. All kernels of a function have the same."""
 
     row_order: RowOrder | None = None
     """Order in which rows are computed: "given" is the user's, "degree" begins with the rows that have most edges,
