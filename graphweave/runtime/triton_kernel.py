@@ -52,7 +52,7 @@ class Launch:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What Triton is told besides the constants of the text. Fusing into multiply-adds is off: the backward
+        """The options of Triton for the launch. Fusing into multiply-adds is off: the backward
         recomputes messages and compares them with a maximum."""
         asked = {"num_stages": self.stages, "maxnreg": self.registers}
         given = {name: value for name, value in asked.items() if value is not None}
