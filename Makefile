@@ -115,7 +115,7 @@ NUMERICS := $(addprefix tests/,$(addsuffix .py,codegen/test_triton_kernels codeg
 	passes/test_compiled_programs frontends/dynamo/test_convolutions frontends/spellings/test_losses \
 	frontends/spellings/test_reducers passes/test_edge_products udf/test_udf_kernels nn/test_nn_layers \
 	nn/test_nn_relational nn/test_nn_decoders frontends/dynamo/test_index_errors ops/test_ops \
-	ops/test_edge_ops))
+	ops/test_edge_ops ops/test_own_reducers))
 # The same for whole models and for the code around kernels, which `make slow` runs.
 MORE_NUMERICS := $(addprefix tests/,$(addsuffix .py,runtime/test_random udf/test_udf_arguments \
 	frontends/dynamo/test_relational_layers_match loops/test_loops_models frontends/dynamo/test_horizontal_models))

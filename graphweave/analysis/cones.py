@@ -15,6 +15,7 @@ from graphweave.analysis.flow import Flow, reached
 from graphweave.analysis.maps import in_equal_runs
 from graphweave.analysis.remembered import remembered
 from graphweave.analysis.typed import is_typed_product, is_walked, matrices, pushed_product
+from graphweave.core.schedule import EdgeFormat
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
@@ -78,12 +79,23 @@ class Needs:
     inner: tuple[ir.Ref, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EdgeWalks:
+    """How kernels that compute values of edges go along them: in the `format` of a user's schedule, else by the types
+    of maps that are known to have `few` edges, no more than rows."""
+
+    format: EdgeFormat | None = None
+    few: frozenset[ir.MapType] = frozenset()
+
+
 class Cones:
     """The values that each node of one program needs, and how kernels compute them; `tiled` are its products in
     tiles."""
 
-    def __init__(self, program: ir.Program, flow: Flow, tiled: frozenset[ir.Ref]) -> None:
-        self.program, self.flow, self.tiled = program, flow, tiled
+    def __init__(
+        self, program: ir.Program, flow: Flow, tiled: frozenset[ir.Ref], walks: EdgeWalks | None = None
+    ) -> None:  # fmt: skip
+        self.program, self.flow, self.tiled, self._walks = program, flow, tiled, walks or EdgeWalks()
 
     # -------------------------------------------------------- kinds of nodes
 
@@ -172,7 +184,8 @@ class Cones:
         grouped by the other. Edges in runs of equal length are grouped as they lie in memory, and if they are
         multiplied with matrices, the kernel of these computes them. A node that needs a product of matrices takes edges
         in tiles. A typed product reads each matrix once for all its rows. None for any other node: it is computed for
-        its own rows, in their order.
+        its own rows, in their order; so is a value of edges that are no more than the rows by which they would be
+        grouped, since no row is then read twice. `EdgeWalks.format` decides otherwise.
         """
         if is_typed_product(node := self.program.nodes[ref]) and is_walked(self.program, ref):
             assert isinstance(node, ir.MatMul)
@@ -181,11 +194,15 @@ class Cones:
             return None
         if self.in_tiles(ref):
             return self.tile_map(ref)
-        width = self._widths(ref)
-        runs = [m for m in width if in_equal_runs(self.program.nodes, m)]
-        if len(width) < 2 or (runs and space_of(self.program, ref) in self._multiplied_spaces):
+        if self._walks.format == "coo":
             return None
-        return max(runs or sorted(width), key=lambda m: (width[m], m))
+        grouped = self._walks.format == "csr"
+        width = self._widths(ref, least=1 if grouped else _MIN_GATHERED_ELEMENTS)
+        runs = [m for m in width if in_equal_runs(self.program.nodes, m)]
+        if len(width) < (1 if grouped else 2) or (runs and space_of(self.program, ref) in self._multiplied_spaces):
+            return None
+        found = max(runs or sorted(width), key=lambda m: (width[m], m))
+        return None if not grouped and not runs and map_type(self.program, found) in self._walks.few else found
 
     @cached_property
     def _multiplied_spaces(self) -> frozenset[Space | None]:
@@ -208,12 +225,12 @@ class Cones:
         width = self._widths(ref)
         return max(self.flow.maps_from[space], key=lambda m: (width.get(m, 0), self._has_many_rows(m), m))
 
-    def _widths(self, ref: ir.Ref) -> dict[ir.Ref, int]:
+    def _widths(self, ref: ir.Ref, least: int = _MIN_GATHERED_ELEMENTS) -> dict[ir.Ref, int]:
         """For each map with enough rows to share among threads, the elements of wide rows that `ref` reads along it."""
         width: dict[ir.Ref, int] = {}
         for y, m in self.needs(ref, frozenset(), through=True).pulls:
             t, elements = map_type(self.program, m), _elements(self.program, y)
-            if elements >= _MIN_GATHERED_ELEMENTS and self._has_many_rows(m) and t.dom != t.cod:
+            if elements >= least and self._has_many_rows(m) and t.dom != t.cod:
                 width[m] = width.get(m, 0) + elements
         return width
 

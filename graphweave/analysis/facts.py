@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from graphweave.analysis.cones import Cones
+from graphweave.analysis.cones import Cones, EdgeWalks
 from graphweave.analysis.flow import Flow
 from graphweave.analysis.hoist import Hoist
 from graphweave.analysis.remembered import remembered
@@ -30,11 +30,18 @@ class Facts:
     `operands` are those of its nodes, where its maker knows them.
     """
 
-    def __init__(self, program: Program, operands: tuple[tuple[Ref, ...], ...] | None = None) -> None:
-        self.program, self._operands = program, operands
+    def __init__(
+        self, program: Program, operands: tuple[tuple[Ref, ...], ...] | None = None, walks: EdgeWalks | None = None
+    ) -> None:  # fmt: skip
+        self.program, self._operands, self._walks = program, operands, walks or EdgeWalks()
 
     def __getstate__(self) -> dict[str, object]:
-        return {"program": self.program, "_operands": self._operands}  # the facts themselves follow from these
+        """The program, and what its maker knows: the facts themselves follow from these."""
+        return {"program": self.program, "_operands": self._operands, "_walks": self._walks}
+
+    def walked(self, walks: EdgeWalks) -> Facts:
+        """The facts where edges are walked otherwise."""
+        return self if walks == self._walks else Facts(self.program, self._operands, walks)
 
     @cached_property
     def flow(self) -> Flow:
@@ -50,7 +57,7 @@ class Facts:
 
     @cached_property
     def cones(self) -> Cones:
-        return Cones(self.program, self.flow, self.tiled)
+        return Cones(self.program, self.flow, self.tiled, self._walks)
 
     @cached_property
     def stored_rows(self) -> frozenset[Ref]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from graphweave.analysis.cones import type_of
+from graphweave.analysis.cones import EdgeWalks, type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import Extract, ancestors, extract, is_scalar
 from graphweave.analysis.statistics import Statistics
@@ -184,6 +184,7 @@ def _plan_steps(
     name: PlanName, facts: Facts, options: Options, made: tuple[ir.Ref, ...], statistics: Statistics | None
 ) -> Plan:
     """The plan of a program where `made` is there already."""
+    facts = facts.walked(EdgeWalks(options.schedule.edge_format, _few_edges(facts.program, statistics)))
     order = schedule(facts, made, options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
@@ -198,6 +199,13 @@ def _plan_steps(
                 refused[i] = error.reason
                 _lower_log.info("%s: region %d has no kernel: %s", name, i, error)
     return Plan(name, facts, order, kernels, refused, options)
+
+
+def _few_edges(program: ir.Program, statistics: Statistics | None) -> frozenset[ir.MapType]:
+    """The types of maps that have no more edges than rows."""
+    known = {} if statistics is None else dict(statistics.counted)
+    maps = (t for t in program.types if isinstance(t, ir.MapType) and t.dom in known and t.cod in known)
+    return frozenset(t for t in maps if known[t.dom] <= known[t.cod])
 
 
 def check_schedule(plans: Iterable[Plan]) -> None:

@@ -44,11 +44,13 @@ def _is_schedule(name: str, value: object) -> str:
     if value is None or isinstance(value, Schedule | KernelSchedules) or value == "tune":
         return ""
     if isinstance(value, Mapping) and value:
-        if all(isinstance(key, str) and isinstance(one, Schedule) for key, one in value.items()):
+        given = [one for one in value.values() if one != "tune"]
+        named, known = all(isinstance(key, str) for key in value), all(isinstance(one, Schedule) for one in given)
+        if named and known and len(given) >= len(value) - 1:
             return ""
         return (
-            f"option {name!r} must give a graphweave.Schedule for a line ('model.py:12'), a half ('forward') or a"
-            f" kernel ('forward_0') (got {value!r}). Pass these."
+            f"option {name!r} must give a graphweave.Schedule, or 'tune' once, for a line ('model.py:12'), a half"
+            f" ('forward') or a kernel ('forward_0') (got {value!r}). Pass these."
         )
     return (
         f"option {name!r} must be 'tune', a graphweave.Schedule, a dict of them, or None (got {value!r})."
@@ -146,6 +148,12 @@ class Choices:
     ))
     budget: float = field(default=60.0, metadata=_option(_is_budget))
     # fmt: on
+
+    @property
+    def tunes(self) -> bool:
+        """Whether a schedule is to be found by measuring."""
+        by_name = self.schedule.sought if isinstance(self.schedule, KernelSchedules) else None
+        return self.schedule == "tune" or by_name is not None
 
     @property
     def left_out(self) -> frozenset[str]:

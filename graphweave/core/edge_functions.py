@@ -151,20 +151,33 @@ def find_function(
 
 def reducer(reduce: object) -> str | tuple[PairFunction, float]:
     """`reduce`, checked: a name, or an associative function of two values with its identity. DataError if neither."""
+    found = sloped_reducer(reduce)
+    if isinstance(found, str):
+        return found
+    combine, identity, slope = found
+    if slope is not None:
+        raise DataError(
+            "reduce must be a pair (function of two values, identity) here (got a slope, too). Leave it out."
+        )
+    return combine, identity
+
+
+def sloped_reducer(reduce: Any) -> str | tuple[PairFunction, float, PairFunction | None]:
+    """`reduce`, checked: a name, or an associative function of two values with its identity, and its slope or None."""
     if isinstance(reduce, str) and reduce in REDUCERS:
         return reduce
-    if not isinstance(reduce, (tuple, list)) or len(reduce) != 2 or not callable(reduce[0]):
+    if not isinstance(reduce, (tuple, list)) or len(reduce) not in (2, 3) or not all(map(callable, reduce[::2])):
         raise DataError(
             f"reduce must be one of {', '.join(REDUCERS)}, or a pair (function of two values, identity) "
             f"(got {reduce!r}). Pass one of these."
         )
-    combine, identity = reduce
+    combine, identity, *slope = reduce
     if isinstance(identity, bool) or not isinstance(identity, (int, float)):
         raise DataError(
             "reduce must be a pair of a function of two values and its identity, a number "
             f"(got {type(identity).__name__}). Pass what a destination without edges gets."
         )
-    return combine, identity
+    return combine, identity, slope[0] if slope else None
 
 
 def check_schedule(schedule: object, *words: str) -> None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from graphweave.core.errors import IRError
 from graphweave.core.exact import exact
-from graphweave.core.types import DType, Fold
+from graphweave.core.types import AnyFold, DType, Fold, OwnFold
 
 Number: TypeAlias = float | int | bool
 """A number in an IR: a float for types of floating point, an int for integers, a bool for bool (`typed`). Integers
@@ -30,8 +30,10 @@ def greatest(dtype: DType) -> Number:
     return True if dtype is DType.bool else 2 ** (8 * dtype.itemsize - (dtype is not DType.u8)) - 1
 
 
-def neutral(fold: Fold, dtype: DType) -> Number:
+def neutral(fold: AnyFold, dtype: DType) -> Number:
     """The result of the fold for no values at all. The sum of nothing is written 0 for every type."""
+    if isinstance(fold, OwnFold):
+        return fold.identity
     if fold in (Fold.max, Fold.min):
         return least(dtype) if fold is Fold.max else greatest(dtype)
     return typed(1, dtype) if fold is Fold.mul else 0
@@ -56,7 +58,7 @@ def alike(a: Number, b: Number, dtype: DType) -> bool:
     return bool(exact(typed(a, dtype)) == exact(typed(b, dtype)))
 
 
-def is_neutral(value: Number, fold: Fold, dtype: DType) -> bool:
+def is_neutral(value: Number, fold: AnyFold, dtype: DType) -> bool:
     """Whether `value` is what the fold gives for no values at all."""
     return alike(value, neutral(fold, dtype), dtype)
 

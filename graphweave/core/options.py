@@ -98,9 +98,16 @@ def options_for(target: Target, device: str = "cpu", schedule: Schedule = COMPIL
 
 
 def by_schedule(options: Options, schedule: Schedule | None) -> Options:
-    """`options`, which have no schedule of a user or that of the other half, with `schedule`; unchanged for None."""
+    """`options`, which have no schedule of a user or that of the other half, with `schedule`, for all kernels or for
+    those whose schedule is sought; unchanged for None."""
     if schedule is None:
         return options
+    if options.schedules is not None:
+        return replace(options, schedules=options.schedules.with_found(schedule))
+    return _of_all(options, schedule)
+
+
+def _of_all(options: Options, schedule: Schedule) -> Options:
     return replace(
         options_for(options.target, options.device, schedule), fuse=options.fuse, standalone=options.standalone
     )
@@ -109,7 +116,7 @@ def by_schedule(options: Options, schedule: Schedule | None) -> Options:
 def of_kernel(options: Options, kernel: str, lines: Collection[str]) -> Options:
     """The options of the kernel `kernel`, which computes `lines`, if its schedule is chosen by name."""
     found = options.schedules.naming(kernel, lines) if options.schedules is not None else []
-    return by_schedule(options, found[0][1]) if found else options
+    return _of_all(options, found[0][1]) if found else options
 
 
 def _with(options: Options, schedule: Schedule) -> Options:

@@ -14,21 +14,24 @@ from graphweave.core.schedule_drawing import draw_schedule
 Walk = Literal["rows", "edges", "divided"]
 RowOrder = Literal["given", "degree", "locality"]
 EdgeOrder = Literal["given", "source", "degree", "locality", "hilbert"]
+EdgeFormat = Literal["csr", "coo"]
 
 WALKS: tuple[Walk, ...] = get_args(Walk)
 ROW_ORDERS: tuple[RowOrder, ...] = get_args(RowOrder)
 EDGE_ORDERS: tuple[EdgeOrder, ...] = get_args(EdgeOrder)
+EDGE_FORMATS: tuple[EdgeFormat, ...] = get_args(EdgeFormat)
 VECTOR_BYTES = (16, 32, 64)
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "walk": WALKS, "row_order": ROW_ORDERS, "edge_order": EDGE_ORDERS, "vector_bytes": VECTOR_BYTES,
+    "walk": WALKS, "row_order": ROW_ORDERS, "edge_order": EDGE_ORDERS, "edge_format": EDGE_FORMATS,
+    "vector_bytes": VECTOR_BYTES,
 }  # fmt: skip
 
-GPU_FIELDS = ("gpu_rows", "gpu_edges", "gpu_warps", "gpu_stages")
+GPU_FIELDS = ("gpu_rows", "gpu_edges", "gpu_warps", "gpu_stages", "gpu_registers")
 """Fields that only a GPU takes."""
 
 CPU_FIELDS = (
-    "row_order", "edge_order", "source_partitions", "feature_tile", "register_tile", "vector_bytes", "unroll",
-    "prefetch", "product_tile", "threads", "chunks",
+    "row_order", "edge_order", "source_partitions", "feature_tile", "register_tile", "rfactor", "vector_bytes",
+    "unroll", "prefetch", "product_tile", "threads", "chunks",
 )  # fmt: skip
 """Fields that only a CPU takes."""
 
@@ -50,6 +53,11 @@ class Schedule:
     walk: Walk | None = None
     """How rows are shared out: "rows" gives each chunk equally many rows, "edges" about equally many rows and edges
     together, "divided" does as "edges" and cuts long rows into pieces that several threads take."""
+
+    edge_format: EdgeFormat | None = None
+    """Format of the edges for a kernel that computes values of edges (an SDDMM): "csr" groups them by one of their
+    ends, whose row is then read once; "coo" is the list of edges as it is, which needs no format of the graph. Kernels
+    that fold edges into rows need them grouped. All kernels of a function have the same."""
 
     row_order: RowOrder | None = None
     """Order in which rows are computed: "given" is the user's, "degree" begins with the rows that have most edges,
@@ -79,6 +87,13 @@ class Schedule:
     edges are walked once for each tile of that many features, whose accumulators fit into registers. It divides
     `feature_tile`, or the width of the kernel's results."""
 
+    rfactor: int | None = None
+    """Number of partial results of a reduction over features, such as the dot product of an edge's ends; a power of
+    two from 4 to 64. Feature i goes into the one at i modulo the number, the lanes of vectors compute them side by
+    side, and they are folded by halves: TVM's rfactor, and the tree of FeatGraph's figure 4. Without it they are 16, of
+    doubles 8, or half of that. All kernels of a function have the same, since they compare what others compute
+    again."""
+
     vector_bytes: int | None = None
     """Upper limit on the bytes of a vector in a loop over features: 16, 32 or 64. The machine's vectors may be
     shorter."""
@@ -100,7 +115,8 @@ class Schedule:
     chunk by chunk, so that their last bits depend on it."""
 
     gpu_rows: int | None = None
-    """Rows that a program on a GPU takes; a power of two."""
+    """Rows that a program on a GPU takes; a power of two. It coarsens a kernel as Hector's factor of coarsening does: a
+    program does the work of so many."""
 
     gpu_edges: int | None = None
     """Edges of each of its rows that a program on a GPU takes in one step; a power of two."""
@@ -111,6 +127,10 @@ class Schedule:
     gpu_stages: int | None = None
     """Stages of the software pipeline of a program's loops on a GPU."""
 
+    gpu_registers: int | None = None
+    """Upper limit on the registers of a thread on a GPU, from 16 to 255, so that more programs run at once: the bounds
+    of launches in Hector's schedules. The rest is spilled to memory."""
+
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
@@ -119,12 +139,16 @@ class Schedule:
         for name in ("source_partitions", "register_tile", "unroll", "product_tile", "threads", "chunks", "gpu_stages"):
             self._whole(name, 1)
         self._whole("prefetch", 0)
-        for name in ("gpu_rows", "gpu_edges", "gpu_warps"):
+        for name in ("gpu_rows", "gpu_edges", "gpu_warps", "rfactor"):
             value = self._whole(name, 1)
             if value is not None and value & (value - 1):
                 _refuse(name, "a power of two, such as 1, 4 or 16", value)
         if self.gpu_warps is not None and self.gpu_warps > 32:
             _refuse("gpu_warps", "at most 32", self.gpu_warps)
+        if (registers := self._whole("gpu_registers", 16)) is not None and registers > 255:
+            _refuse("gpu_registers", "at most 255", registers)
+        if self.rfactor is not None and not 4 <= self.rfactor <= 64:
+            _refuse("rfactor", "from 4 to 64", self.rfactor)
         self._check_tiles()
         self._check_orders()
 

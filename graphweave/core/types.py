@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
+from graphweave.core.exact import Exact
 from graphweave.core.operators import Domain
 from graphweave.core.operators import Op as Op
 
@@ -107,3 +109,24 @@ _FOLDS = {
     Fold.max: FoldFacts(Op.maximum, "amax", "max", "gw_fold_max()"),
     Fold.min: FoldFacts(Op.minimum, "amin", "min", "gw_fold_min()"),
 }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnFold(Exact):
+    """A user's associative and commutative fold of floats.
+
+    `combine` is a formula (`core/formulas.py`) of x, what has been folded so far, and y, the next value. A fold begins
+    with `identity`, which is also what it gives for no values at all.
+    """
+
+    combine: str
+    identity: float
+
+    @property
+    def value(self) -> str:
+        """The fold in a sentence about a kernel."""
+        return "own fold"
+
+
+AnyFold: TypeAlias = Fold | OwnFold
+"""A fold along a map. Folds over features and over all rows are members of `Fold`."""

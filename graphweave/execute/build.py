@@ -45,7 +45,7 @@ def build(
                     begun[-1].add(str(plan.name), own.all, later=len(begun) > 1)
         if not begun:
             raise NothingGained
-        if not schedules:
+        if not schedules or options.schedules is not None:
             check_schedule(plans)
         needs = _needs(halves, plans, steps)
         made = tuple(

@@ -13,7 +13,7 @@ from graphweave.codegen.triton import programs_of_a_row
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.codegen.triton.parts import DOT, RUN
 from graphweave.codegen.triton.products import takes_one_row
-from graphweave.core.schedule import Schedule
+from graphweave.core.schedule import GPU_FIELDS, Schedule
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import identity
@@ -173,7 +173,7 @@ def launches_of(kernel: loop.Kernel) -> Launches:
 
 def scheduled(how: Launches, schedule: Schedule) -> Launches:
     """`how`, changed to what the user's schedule asks for, where the kernel takes it."""
-    names = {"gpu_rows": "rows", "gpu_edges": "edges", "gpu_warps": "warps", "gpu_stages": "stages"}
+    names = {name: name.removeprefix("gpu_") for name in GPU_FIELDS}
     own = {names[f]: value for f, value in schedule.given.items() if f in names}
     pieces = None if how.pieces is None else replace(how.pieces, **{f: v for f, v in own.items() if f != "rows"})
     how = replace(how, short=replace(how.short, **own), pieces=pieces)

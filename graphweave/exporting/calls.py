@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphweave.analysis.cones import map_type
-from graphweave.core.types import UNIT, DType, Op
+from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.exporting.aten_calls import CALLS
 from graphweave.exporting.dtypes import DTYPE_CODE
 from graphweave.exporting.folds import FOLDS
@@ -111,11 +111,11 @@ def _of_algebra(call: NamedNode, node: ir.Node) -> str:
         case ir.AddMatMul(a, x, w, None):
             sum_of = "[](auto a, auto b) { return a + b; }"
             return f"combined(run, {call.name(a)}, {_product(call, x, w, own)}, {call.code}, {sum_of})"
-        case ir.Push(x, m, fold, empty) if isinstance(call.program.nodes[m], ir.ToUnit):
+        case ir.Push(x, m, Fold() as fold, empty) if isinstance(call.program.nodes[m], ir.ToUnit):
             first, body = FOLDS[fold]
             none = number_text(empty)
             return f"total(run, {call.name(x)}, {first}, {none}, [](auto a, auto b) {{ return {body}; }})"
-        case ir.Push(x, m, fold, empty) if isinstance(found := call.program.nodes[m], ir.MapOf):
+        case ir.Push(x, m, Fold() as fold, empty) if isinstance(found := call.program.nodes[m], ir.MapOf):
             first, body = FOLDS[fold]
             none = number_text(empty)
             rows, words = call.count(found.cod), call.words(m)

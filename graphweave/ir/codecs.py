@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 
-from graphweave.core.types import DType, Fold, Op
+from graphweave.core.types import AnyFold, DType, Fold, Op, OwnFold
 from graphweave.ir.reader import Reader
 from graphweave.ir.syntax import Codec, word
 
@@ -55,8 +55,31 @@ NUMBER = word(
 )  # fmt: skip
 QUOTED = Codec(lambda text, around: json.dumps(text), read_string, STRING)
 
+
+def _show_fold(fold: AnyFold, around: object) -> str:
+    if isinstance(fold, Fold):
+        return fold.value
+    return f"own({json.dumps(fold.combine)}, {_show_number(fold.identity)})"
+
+
+def _read_fold(reader: Reader, around: Mapping[str, object]) -> AnyFold:
+    if not reader.sees(_OWN):
+        fold: Fold = _FOLD.read(reader, around)
+        return fold
+    reader.take(_OWN, "own(")
+    combine = read_string(reader, around)
+    reader.take(_COMMA, "a comma")
+    identity = float(NUMBER.read(reader, around))
+    reader.take(_CLOSED, "a closing parenthesis")
+    return OwnFold(combine, identity)
+
+
+_FOLD = member(Fold)
+_OWN, _COMMA, _CLOSED = re.compile(r"own\s*\("), re.compile(","), re.compile(r"\)")
+
 COMMON = {
     "int": INTEGER, "bool": NUMBER, "float | int | bool": NUMBER, "float": NUMBER,
-    "DType": member(DType), "Fold": member(Fold), "Op": member(Op),
+    "DType": member(DType), "Fold": _FOLD, "Op": member(Op),
+    "AnyFold": Codec(_show_fold, _read_fold),
 }  # fmt: skip
 """Codecs by annotation. The one of `bool` is for items of tuples: a field that is a `bool` is a flag."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import typed
-from graphweave.core.types import UNIT, DType, Op, Space
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.jax.elementwise import DTYPE_OF
 
@@ -94,6 +94,7 @@ def _pull(x: Any, program: ir.Program, m: ir.Ref, index: Any, rows: Mapping[Spac
 
 
 def _push(node: ir.Push, x: Any, program: ir.Program, index: Any, rows: Mapping[Space, int]) -> Any:
+    assert isinstance(node.fold, Fold), "JAX's functions have no folds of one's own"
     t, m = _type(program, node.x), program.types[node.map]
     if index is None:
         if x.shape[0] == 0:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import type_of
-from graphweave.core.types import DType, Fold
+from graphweave.core.types import AnyFold, DType
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
@@ -44,7 +44,7 @@ def stores_into(name: str, lead: tuple[loop.Expr, ...], shape: tuple[int, ...]) 
     return lambda index, value: loop.Store(name, (*lead, flatten(index, shape)), value)
 
 
-def folds_into(name: str, shape: tuple[int, ...], fold: Fold, lead: tuple[loop.Expr, ...] = ()) -> Sink:
+def folds_into(name: str, shape: tuple[int, ...], fold: AnyFold, lead: tuple[loop.Expr, ...] = ()) -> Sink:
     """Folds elements of a value of `shape` into the row-major block of `name` that the indices `lead` choose."""
     return lambda index, value: loop.Accum(name, (*lead, flatten(index, shape)), fold, value)
 

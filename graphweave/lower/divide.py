@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from graphweave.core.types import Fold, Op
+from graphweave.core.types import AnyFold, Fold, Op
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
@@ -160,7 +160,7 @@ class _Divide:
 
     # -------------------------------------------------------- parts of the kernels
 
-    def _added(self, body: Iterable[loop.Stmt]) -> Iterator[tuple[str, Fold]]:
+    def _added(self, body: Iterable[loop.Stmt]) -> Iterator[tuple[str, AnyFold]]:
         """Arrays of the row to which a pass adds, with the fold."""
         for stmt in statements(body):
             if isinstance(stmt, loop.Accum) and stmt.buffer in self._allocs:
@@ -168,7 +168,7 @@ class _Divide:
             elif isinstance(stmt, loop.TileGram) and stmt.out in self._allocs:
                 yield stmt.out, Fold.sum
 
-    def _empty(self, name: str, fold: Fold) -> loop.Alloc:
+    def _empty(self, name: str, fold: AnyFold) -> loop.Alloc:
         alloc = self._allocs[name]
         return replace(alloc, fill=identity(fold, alloc.dtype).value)
 

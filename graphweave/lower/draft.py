@@ -11,7 +11,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.maps import in_equal_runs
 from graphweave.analysis.typed import is_typed
 from graphweave.core.options import Options
-from graphweave.core.types import UNIT, DType
+from graphweave.core.types import UNIT, DType, Fold
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
@@ -163,6 +163,7 @@ class Draft:
 
     def total(self, scope: ValueScope, ref: ir.Ref, push: ir.Push) -> list[loop.Stmt]:
         """Add the row's (or edge's) part to the total `ref`."""
+        assert isinstance(push.fold, Fold)
         out = self.parameters.tensor(ref, loop.Role.total, push.fold)
         lead: tuple[loop.Expr, ...] = (loop.Var("v"),) if self.sums_items else ()
         if self.items is not None and not lead:

@@ -19,7 +19,7 @@ from graphweave.analysis.maps import in_equal_runs, is_repeated, item_map
 from graphweave.analysis.typed import is_typed
 from graphweave.core.numbers import is_neutral
 from graphweave.core.sizes import Size, product
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT, OwnFold, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.lower.schedule import Region
 
@@ -72,7 +72,9 @@ def items_of(program: ir.Program, region: Region, needs: Iterable[Needs], on_edg
 def _is_sum_over_items(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether a member is a fold that gives the same without items as a fold of nothing."""
     node = program.nodes[ref]
-    return isinstance(node, ir.Push) and is_neutral(node.empty, node.fold, type_of(program, ref).dtype)
+    if not isinstance(node, ir.Push) or isinstance(node.fold, OwnFold):
+        return False
+    return is_neutral(node.empty, node.fold, type_of(program, ref).dtype)
 
 
 class _Found:

@@ -37,6 +37,8 @@ _FOLDS = (
     "give source_partitions too"
 )
 
+_GROUPED = "the kernel folds edges into rows, or multiplies them with matrices, and needs them grouped"
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
@@ -81,13 +83,17 @@ def _without(schedule: Schedule, refused: Mapping[str, str]) -> Schedule:
 
 
 def _hinted(kernel: loop.Kernel, schedule: Schedule) -> loop.Kernel:
-    """`kernel` with vectors and unrolled loops over edges as `schedule` says."""
+    """`kernel` with vectors, unrolled loops over edges and partial results of folds as `schedule` says."""
 
     def statement(stmt: loop.Stmt) -> loop.Stmt:
         stmt = mapped(stmt, lambda e: e, statement)
-        return replace(stmt, unroll=schedule.unroll) if isinstance(stmt, loop.Edges) else stmt
+        if isinstance(stmt, loop.Edges) and schedule.unroll is not None:
+            return replace(stmt, unroll=schedule.unroll)
+        if isinstance(stmt, loop.FoldLanes) and schedule.rfactor is not None:
+            return replace(stmt, parts=schedule.rfactor)
+        return stmt
 
-    if schedule.unroll is not None:
+    if schedule.unroll is not None or schedule.rfactor is not None:
         kernel = replace(kernel, body=tuple(map(statement, kernel.body)))
     return kernel if schedule.vector_bytes is None else replace(kernel, vectors=schedule.vector_bytes)
 
@@ -189,6 +195,10 @@ def _reason(name: str, kernel: loop.Kernel, schedule: Schedule, target: Target, 
         return _FOLDS if folds_edges(kernel) else None
     if name == "row_order" and (products or kernel.tile) and not (schedule.in_pieces and gathers):
         return "the kernel multiplies matrices for tiles of neighbouring rows or edges"
+    if name == "edge_format" and walks_edges(kernel) is (schedule.edge_format == "coo"):
+        return _GROUPED if schedule.edge_format == "coo" else "the kernel computes no values of edges"
+    if name == "rfactor" and not _reduces(kernel, schedule.rfactor):
+        return f"the kernel reduces no {schedule.rfactor} features or more to a number"
     if name == "vector_bytes" and not any(isinstance(s, loop.Lanes | loop.FoldLanes) for s in statements(kernel.body)):
         return "the kernel has no loop over features"
     if name == "product_tile" and (not products or nested):
@@ -201,6 +211,11 @@ def _reason(name: str, kernel: loop.Kernel, schedule: Schedule, target: Target, 
 def walks_edges(kernel: loop.Kernel) -> bool:
     """Whether the kernel goes along a map."""
     return any(isinstance(s, loop.Edges | loop.Tiles) for s in statements(kernel.body))
+
+
+def _reduces(kernel: loop.Kernel, parts: int | None) -> bool:
+    folds = (s for s in statements(kernel.body) if isinstance(s, loop.FoldLanes))
+    return any(parts is not None and numel([extent for _, extent in s.lanes]) >= parts for s in folds)
 
 
 def _multiplies(kernel: loop.Kernel) -> bool:

@@ -6,6 +6,6 @@ products with a weight for each type.
 
 from graphweave.ops.segment_attention import segment_attention
 from graphweave.ops.typed_mm import gather_mm, segment_mm
-from graphweave.ops.verbs import attend, sddmm, spmm
+from graphweave.ops.verbs import attend, reduce_edges, sddmm, spmm
 
-__all__ = ["attend", "gather_mm", "sddmm", "segment_attention", "segment_mm", "spmm"]
+__all__ = ["attend", "gather_mm", "reduce_edges", "sddmm", "segment_attention", "segment_mm", "spmm"]

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.core.edge_functions import not_numbers
+from graphweave.core.edge_functions import REDUCERS, not_numbers
 from graphweave.udf.mailbox import Mailbox, Received, grown
 
 
 def reduce_messages(messages: Tensor, dst: Tensor, dst_rows: Tensor, reduce: str) -> Tensor:
-    """[edges, ...] -> [destinations, ...] along `dst`."""
+    """[edges, ...] -> [destinations, ...] along `dst`. `reduce` is a name, or the text of an `OwnReducer`."""
+    if reduce not in REDUCERS:
+        out: Tensor = torch.ops.graphweave.fold_rows(messages, dst, dst_rows.shape[0], reduce)
+        return out
     if reduce in ("max", "min", "mean", "prod") and (messages.dtype is torch.bool or messages.is_complex()):
         raise not_numbers(reduce, messages.dtype)
     if reduce == "prod":

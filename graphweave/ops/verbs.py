@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +19,13 @@ from graphweave.core.edge_functions import (
     PairFunction,
     check_schedule,
     find_function,
-    reducer,
+    sloped_reducer,
     weights_of,
 )
 from graphweave.core.errors import DataError
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import Explanation, explain
+from graphweave.frontends.dynamo.own_reducers import own_reducer
 from graphweave.frontends.dynamo.uncompiled import inside_a_transform
 from graphweave.graph.softmax import softmax
 from graphweave.ops.body import as_one_call, traced_apart
@@ -70,10 +72,12 @@ def spmm(
 
     `reduce`: "sum"; "mean"; "max" and "min", whose ties share the gradient evenly; "prod". Destinations without edges
     get 0, of "prod" 1. Or a pair (function, identity): an associative function of two values [k, ...], row-wise as
-    well, and a number, which destinations without edges get. Values are combined in the order of edges, by a balanced
+    well, and a number, which destinations without edges get. If it computes each number from two numbers, floats, and
+    is commutative, kernels fold it like a named one. (function, identity, slope) also says the derivative of the result
+    in a message, slope(message, result), for functions that are flat somewhere: without it, the fold of all other
+    messages is stored for each message. Values of other functions are combined in the order of edges, by a balanced
     tree; this stores the messages and the values of all its inner nodes for the backward, fewer than 2 edges +
-    destinations rows, and takes one kernel for each power of two up to the largest degree. Prefer a name where there is
-    one.
+    destinations rows, and takes one kernel for each power of two up to the largest degree.
 
     `src` [sources, ...], `dst` [destinations, ...], `edge` [edges, ...]: a tensor, or a dict of tensors, or None, which
     the message then gets. Without `edge`, the message gets the values of a sparse matrix. How many destinations there
@@ -87,14 +91,14 @@ def spmm(
     Outside of compiled functions the call is compiled at its first use with functions of this code and features of
     these widths; whether the functions are row-wise is checked then, by trying (`ops/row_check.py`). Inside
     `graphweave.compile` it is traced with what surrounds it; inside other people's `torch.compile` it is one registered
-    operator (`ops/body.py`). There a pair as `reduce` breaks the graph, since the number of its rounds is data.
+    operator (`ops/body.py`). There a tree breaks the graph, since the number of its rounds is data.
 
     Raises DataError, which names the argument, for what does not fit; IndexRangeError for an index out of range;
     ScheduleError, a SettingsError, for a schedule that no kernel of the call can take.
     """
     check_schedule(schedule, "tune")
-    fold = reducer(reduce)
-    alone = isinstance(fold, tuple) or schedule != "auto"
+    fold = _fold_of(reduce)
+    alone = _is_tree(fold) or schedule != "auto"
     return _here(_spmm, alone, graph, message, fold, src, dst, edge, num_dst, schedule)
 
 
@@ -133,7 +137,40 @@ def attend(
     return _here(_attend, schedule != "auto", graph, score, value, src, dst, edge, num_dst, schedule)
 
 
+@_operator
+def reduce_edges(
+    messages: Tensor, index: Tensor, reduce: object = "sum", *, num_rows: int, schedule: object = "auto"
+) -> Tensor:
+    """out[v] = reduce of messages[e] over the edges e with index[e] = v. [edges, ...] -> [num_rows, ...].
+
+    `spmm` for messages that are there already, as in PyG's `aggr`: in a compiled function the reduction and what
+    computes the messages are one kernel. `index` [edges] holds int32 or int64 numbers below `num_rows`; `reduce`,
+    `schedule`, rows without edges, what is checked and what is raised are `spmm`'s.
+    """
+    check_schedule(schedule, "tune")
+    fold = _fold_of(reduce)
+    alone = _is_tree(fold) or schedule != "auto"
+    return _here(_reduce_edges, alone, (index, index), messages, fold, num_rows, schedule)
+
+
 # ---------------------------------------------------------------- inside and outside of other compilations
+
+
+class _Pair(NamedTuple):
+    """A function of two values and its identity. `text` is the reducer of floats that kernels fold, if it is one."""
+
+    combine: PairFunction
+    identity: float
+    text: str | None
+
+
+def _fold_of(reduce: object) -> str | _Pair:
+    found = sloped_reducer(reduce)
+    return found if isinstance(found, str) else _Pair(*found[:2], own_reducer(*found))
+
+
+def _is_tree(fold: str | _Pair) -> bool:
+    return isinstance(fold, _Pair) and fold.text is None
 
 
 def _here(function: Callable[..., Tensor], alone: bool, graph: object, *args: object) -> Tensor:
@@ -154,12 +191,16 @@ def _by_itself(function: Callable[..., Tensor], *args: object) -> Tensor:
     return function(*args)
 
 
+def _directly(function: Callable[..., Tensor], *args: object) -> Tensor:
+    return function(*args)
+
+
 # ---------------------------------------------------------------- of arguments in any form
 
 
 def _spmm(
-    graph: object, message: object, fold: str | tuple[PairFunction, float], src: Features, dst: Features,
-    edge: Features, num_dst: int | None, schedule: object,
+    graph: object, message: object, fold: str | _Pair, src: Features, dst: Features, edge: Features,
+    num_dst: int | None, schedule: object,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
     rows = _destinations(ends)
@@ -167,8 +208,20 @@ def _spmm(
     data = schedule, ends, rows, src, dst, edge
     if isinstance(fold, str):
         return _call(_messages_reduced, (function, fold), {"message": function}, *data)
-    messages = _call(_of_each, ("message", function), {"message": function}, *data)
-    return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
+    if fold.text is None:
+        messages = _call(_of_each, ("message", function), {"message": function}, *data)
+    else:
+        messages = _call(_floats_reduced, (function, fold.text), {"message": function}, *data)
+        if messages.is_floating_point():
+            return messages
+    reduced_by = _by_itself if torch.compiler.is_compiling() else _directly
+    return reduced_by(tree_reduced, messages, ends.dst, rows.shape[0], fold.combine, fold.identity)
+
+
+def _reduce_edges(
+    graph: object, messages: Tensor, fold: str | _Pair, num_rows: int, schedule: object
+) -> Tensor:  # fmt: skip
+    return _spmm(graph, "copy_e", fold, None, None, messages, num_rows, schedule)
 
 
 def _sddmm(graph: object, given: object, src: Features, dst: Features, edge: Features, schedule: object) -> Tensor:
@@ -220,6 +273,15 @@ def _messages_reduced(
 ) -> Tensor:  # fmt: skip
     messages = on_edges("message", function, src_index, dst_index, src, dst, edge)
     return reduce_messages(messages, dst_index, dst_rows, fold)
+
+
+def _floats_reduced(
+    function: EdgeFunction, fold: str, src_index: Tensor, dst_index: Tensor, dst_rows: Tensor, src: Features,
+    dst: Features, edge: Features,
+) -> Tensor:  # fmt: skip
+    """Like `_messages_reduced`, but messages that are no floats are returned as they are."""
+    messages = on_edges("message", function, src_index, dst_index, src, dst, edge)
+    return reduce_messages(messages, dst_index, dst_rows, fold) if messages.is_floating_point() else messages
 
 
 def _attended(

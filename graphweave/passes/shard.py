@@ -29,7 +29,7 @@ from graphweave.core.errors import ShardError
 from graphweave.core.lines import Location
 from graphweave.core.numbers import Number, neutral, typed
 from graphweave.core.sizes import Size, leaves, total
-from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.core.types import UNIT, DType, Fold, Op, OwnFold, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
@@ -261,6 +261,11 @@ class _Sharded:
         leaves_rank = m is not None and m in self._halo.leaving
         if not leaves_rank and (source.space not in self._owned.sharded or t.space in self._owned.sharded):
             return self._copied(ref)
+        if isinstance(fold, OwnFold):
+            raise ShardError(
+                f"the model cannot run over parts: a reducer of one's own would fold values of several ranks ({loc})."
+                " Use sum, mean, max, min or prod, or run it on one process."
+            )
         along = None if m is None else self._map(m) if leaves_rank else self.where[m]
         kept = self.where.__getitem__ if ref in self._forward else self._kept
         new = with_operands(node, lambda r: along if r == m and along is not None else kept(r))

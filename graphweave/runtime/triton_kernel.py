@@ -47,6 +47,16 @@ class Launch:
     warps: int = 4
     stages: int | None = None
     """Stages of the software pipeline; None lets Triton choose."""
+    registers: int | None = None
+    """Upper limit on the registers of a thread; None lets the assembler choose."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of Triton for the launch. Fusing into multiply-adds is off: the backward
+        recomputes messages and compares them with a maximum."""
+        asked = {"num_stages": self.stages, "maxnreg": self.registers}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return {"num_warps": self.warps, "enable_fp_fusion": False, **given}
 
 
 class TritonKernel:
@@ -67,10 +77,7 @@ class TritonKernel:
         """
         device = tensors[0].device
         listed = tensors[0] if order is None else order  # read only if ORDERED
-        # Fusing into multiply-adds is off: the backward recomputes messages and compares them with a maximum.
-        options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
-        if how.stages is not None and options:
-            options["num_stages"] = how.stages
+        options = {} if interpreted() else how.options
         with on_device(device):
             self._function[(programs * self._parts,)](
                 *tensors, listed, groups, *span, R=how.rows, K=how.edges, ORDERED=order is not None,

@@ -80,8 +80,11 @@ def walk_of(plan: Plan, kernel: KernelPlan, statistics: Statistics) -> Walk | No
 
 
 def walks_of(plan: Plan, statistics: Statistics) -> tuple[Walk, ...]:
-    """The edges that the kernels of a plan walk."""
-    found = (walk_of(plan, kernel, statistics) for kernel in plan.kernels.values())
+    """The edges that the kernels of a plan walk, or those of its kernels whose schedule is sought by name."""
+    by_name, kernels = plan.options.schedules, list(plan.kernels.values())
+    if by_name is not None:
+        kernels = [k for k in kernels if by_name.seeks(k.name, k.lines(plan.program))]
+    found = (walk_of(plan, kernel, statistics) for kernel in kernels)
     return tuple(walk for walk in found if walk is not None)
 
 

@@ -155,6 +155,13 @@ def test_spills_are_seen() -> None:
 
 
 @needs_compiler
+def test_registers_are_limited_as_a_schedule_asks() -> None:
+    free, bound = (resources_of(spmm(64), 80, how=Launch(32, 1, 1, registers=n)) for n in (None, 32))
+    assert free.registers > 32 >= bound.registers
+    assert bound.spill_stores > free.spill_stores
+
+
+@needs_compiler
 def test_more_warps_share_the_registers() -> None:
     few, many = (resources_of(spmm(64), 90, how=Launch(8, 16, warps)) for warps in (2, 8))
     assert (few.warps, many.warps) == (2, 8)

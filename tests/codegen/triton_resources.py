@@ -48,13 +48,13 @@ class Resources:
 
 def compile_text(
     text: str, symbol: str, signature: Sequence[str], constexprs: Mapping[str, object], capability: int,
-    *, warps: int = 4, aligned: bool = True, fuse: bool = False,
+    *, warps: int = 4, registers: int | None = None, aligned: bool = True, fuse: bool = False,
 ) -> Resources:  # fmt: skip
     """Compile the kernel `symbol` of a module's text for `capability` (80 means sm_80).
 
     `signature` has Triton's type of each parameter in order: `*fp32`, `i64`, or `constexpr` for parameters whose values
-    `constexprs` gives by name. `aligned` says that every pointer is a multiple of 16 bytes. With `fuse`, products and
-    sums become multiply-adds, which kernels of regions do not use.
+    `constexprs` gives by name. `aligned` says that every pointer is a multiple of 16 bytes. A thread has at most
+    `registers`. With `fuse`, products and sums become multiply-adds, which kernels of regions do not use.
 
     Only one thread may call it at a time: Triton prints ptxas's log to standard output, which is redirected.
 
@@ -70,7 +70,7 @@ def compile_text(
         raise CompileError(f"{symbol}: expected the types of {len(names)} parameters (got {len(signature)}).")
     types = dict(zip(names, signature, strict=True))
     log = io.StringIO()
-    options = {"num_warps": warps, "enable_fp_fusion": fuse}
+    options = {"num_warps": warps, "enable_fp_fusion": fuse, "maxnreg": registers}
     try:
         made = _compiled(function, types, constexprs, attributes, capability, options, log)
     except Exception as error:  # errors of Triton, its passes and ptxas have no common class
@@ -176,7 +176,8 @@ def resources_of(
     """
     variant, how = variant or Variant(), how or launches_of(kernel).short
     types, values = signature(kernel, variant), constants(variant, how)
-    return compile_text(print_kernel(kernel), kernel.name, types, values, capability, warps=how.warps)
+    text = print_kernel(kernel)
+    return compile_text(text, kernel.name, types, values, capability, warps=how.warps, registers=how.registers)
 
 
 def _pointer(kernel: Kernel, buffer: Buffer) -> str:

@@ -17,6 +17,7 @@ import graphweave
 from graphweave.analysis.maps import is_injective
 from graphweave.core import calls
 from graphweave.core.calls import CALLS, CallFacts, Elements, Lead, facts_of, named
+from graphweave.core.own_reducer import OwnReducer
 from graphweave.exporting import aten_calls, aten_elements
 from graphweave.frontends.calls.call_facts import facts
 from graphweave.frontends.calls.captured_sizes import is_tensor
@@ -58,6 +59,8 @@ SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "aten.index_put.default": (X, [X[:, 0] > 0], torch.tensor(0.5, dtype=torch.float64)),
     "aten._unsafe_index_put.default": (TABLE, [INDEX], X, True),
     "aten.embedding_dense_backward.default": (X, INDEX, 9, -1, False),
+    "graphweave.fold_rows.default": (X, INDEX, 9, OwnReducer("maximum(x, y)", -9.0, "").text),
+    "graphweave.fold_others.default": (X, INDEX, OwnReducer("maximum(x, y)", -9.0, "").text),
     "aten.expand.default": (rows(1), [N, F]),
     "aten.expand_copy.default": (rows(1), [N, F]),
     "aten.view.default": (rows(2, 2), [N, F]),

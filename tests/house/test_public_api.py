@@ -271,7 +271,7 @@ PUBLIC: dict[str, list[str]] = {
         "edge_pairs",
         "far_nodes",
     ],
-    "graphweave.ops": ["attend", "gather_mm", "sddmm", "segment_attention", "segment_mm", "spmm"],
+    "graphweave.ops": ["attend", "gather_mm", "reduce_edges", "sddmm", "segment_attention", "segment_mm", "spmm"],
     "graphweave.points": [
         "NeighbourList",
         "Neighbours",

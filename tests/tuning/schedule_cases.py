@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphweave.core.errors import ScheduleError
-from graphweave.core.schedule import EDGE_ORDERS, ROW_ORDERS, VECTOR_BYTES, WALKS, Schedule
+from graphweave.core.schedule import EDGE_FORMATS, EDGE_ORDERS, ROW_ORDERS, VECTOR_BYTES, WALKS, Schedule
 from tests.programs.graphs import EdgeList
 
 Function = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]
@@ -21,11 +21,13 @@ HEADS, WIDTH = 2, 4
 
 _FIELDS: dict[str, Any] = {
     "walk": WALKS,
+    "edge_format": EDGE_FORMATS,
     "row_order": ROW_ORDERS,
     "edge_order": EDGE_ORDERS,
     "source_partitions": (1, 2, 3, 50),
     "feature_tile": (1, 2, 4, 8, (1, 2), (2, 2), (1, 4)),
     "register_tile": (1, 2, 4),
+    "rfactor": (4, 32),
     "vector_bytes": VECTOR_BYTES,
     "unroll": (1, 2, 5),
     "prefetch": (0, 1, 7),

@@ -108,7 +108,7 @@ def test_gradients_of_gradients_are_the_compilers_choice(half: str) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("value", [{}, {3: Schedule()}, {"forward": "fast"}])
+@pytest.mark.parametrize("value", [{}, {3: Schedule()}, {"forward": "fast"}, {"forward": "tune", "backward": "tune"}])
 def test_dicts_of_anything_else_are_refused(value: Any) -> None:
     with pytest.raises(SettingsError, match="schedule"):
         graphweave.compile(two_layers, options={"schedule": value})

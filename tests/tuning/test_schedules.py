@@ -50,6 +50,10 @@ def test_default_chooses_nothing() -> None:
         ("product_tile", 2.0, "a whole number from 1 on"),
         ("gpu_rows", 12, "a power of two"),
         ("gpu_warps", 64, "at most 32"),
+        ("gpu_registers", 256, "at most 255"),
+        ("gpu_registers", 8, "a whole number from 16 on"),
+        ("rfactor", 12, "a power of two"),
+        ("rfactor", 128, "from 4 to 64"),
         ("edge_order", "random", "one of 'given', 'source', 'degree', 'locality', 'hilbert'"),
         ("row_order", "hilbert", "one of 'given', 'degree', 'locality'"),
         ("vector_bytes", 8, "one of 16, 32, 64"),
@@ -226,8 +230,9 @@ def test_fields_that_a_kernel_does_not_take_are_told() -> None:
 
 def test_fields_of_a_gpu_change_the_launch() -> None:
     how = Launches(Launch(16, 16), Launch(1, 64))
-    made = scheduled(how, Schedule(gpu_rows=4, gpu_edges=8, gpu_warps=2, gpu_stages=3))
-    assert made.short == Launch(4, 8, 2, 3) and made.pieces == Launch(1, 8, 2, 3)
+    made = scheduled(how, Schedule(gpu_rows=4, gpu_edges=8, gpu_warps=2, gpu_stages=3, gpu_registers=64))
+    assert made.short == Launch(4, 8, 2, 3, 64) and made.pieces == Launch(1, 8, 2, 3, 64)
+    assert made.short.options == {"num_warps": 2, "enable_fp_fusion": False, "num_stages": 3, "maxnreg": 64}
     assert scheduled(how, Schedule(walk="rows")).pieces is None
     assert scheduled(how, Schedule(walk="divided")) == how
 
@@ -251,3 +256,65 @@ def test_compiled_function_and_gradients(schedule: Schedule) -> None:
 def test_torch_compile_takes_the_option() -> None:
     made = torch.compile(gcn, backend="graphweave", options={"schedule": Schedule(prefetch=3)})
     torch.testing.assert_close(made(*graph()), gcn(*graph()))
+
+
+# ---------------------------------------------------------------- partial results of reductions
+
+
+def dots(x: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    return (x[src] * x[dst]).sum(1)
+
+
+@pytest.mark.parametrize(("rfactor", "width"), [(4, 31), (32, 100), (64, 64)])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_reduction_over_features_has_so_many_partial_results(rfactor: int, width: int) -> None:
+    args = graph(width)
+    run = graphweave.compile(dots, options={"schedule": Schedule(rfactor=rfactor)})
+    told = graphweave.explain(run, *args)
+    assert f"sum j1 < {width} in {rfactor} {{" in told.text("loops")
+    assert f"[{rfactor} / " in told.text("kernels")
+    torch.testing.assert_close(run(*args), dots(*args), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_reduction_has_at_most_as_many_partial_results_as_features() -> None:
+    with pytest.raises(ScheduleError, match="rfactor=64: the kernel reduces no 64 features or more"):
+        graphweave.compile(dots, options={"schedule": Schedule(rfactor=64)})(*graph(33))
+
+
+@pytest.mark.parametrize("schedule", [Schedule(rfactor=8), Schedule(edge_format="coo")])
+def test_some_fields_are_those_of_all_kernels(schedule: Schedule) -> None:
+    with pytest.raises(ScheduleError, match=r"must be None for some of the kernels, since .* for 'forward'"):
+        graphweave.compile(dots, options={"schedule": {"forward": schedule}})
+
+
+# ---------------------------------------------------------------- the format of edges
+
+
+def loops_of(edge_format: Any, width: int, edges: int = 300) -> str:
+    x, src, dst = graph(width)
+    run = graphweave.compile(dots, options={"schedule": Schedule(edge_format=edge_format)})
+    args = x, src[:edges], dst[:edges]
+    torch.testing.assert_close(run(*args), dots(*args), rtol=1e-4, atol=1e-4)
+    return graphweave.explain(run, *args).text("loops")
+
+
+@pytest.mark.parametrize("edge_format", ["csr", "coo"])
+@pytest.mark.parametrize("width", [1, 33])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_values_of_edges_are_computed_in_the_format_of_the_schedule(edge_format: Any, width: int) -> None:
+    loops = loops_of(edge_format, width)
+    assert ("edges k in csr[v]" in loops) is (edge_format == "csr")
+    assert ("(v < num_E0" in loops) is (edge_format == "coo")
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_the_format_of_edges_is_chosen_by_how_many_there_are() -> None:
+    assert "edges k in csr[v]" in loops_of(None, 33)
+    assert "edges k in csr[v]" not in loops_of(None, 33, edges=40), "no row would be read twice"
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_edges_that_are_folded_are_grouped() -> None:
+    with pytest.raises(ScheduleError, match="edge_format='coo': the kernel folds edges into rows"):
+        graphweave.compile(gcn, options={"schedule": Schedule(edge_format="coo")})(*graph())

@@ -110,6 +110,32 @@ def test_a_choice_found_is_applied(folder: Path) -> None:
     assert "forward=Schedule(feature_tile=8, prefetch=5)" in told.text() and "found before" in told.text()
 
 
+def two_layers(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    h = torch.tanh(gcn(x, src, dst))
+    return torch.zeros_like(x).index_add(0, dst, torch.sin(h[src]))
+
+
+def test_one_kernel_is_tuned_by_its_name(folder: Path) -> None:
+    """The others follow their own schedule, or the compiler's choice; another name is another search."""
+    x, src, dst = graph()
+    last = f"{Path(__file__).name}:{two_layers.__code__.co_firstlineno + 2}"
+    asked = {"inference_0": Schedule(prefetch=7), last: "tune"}  # the first kernel computes a part of the line, too
+    told = graphweave.explain(graphweave.compile(two_layers, options={"schedule": asked}), x, src, dst)
+    (note,) = told.tunings
+    assert {one.choice for one in note.raced} == {"forward"} and len(note.raced) > 1
+    (path,) = files(folder)
+    kept = json.loads(path.read_text())["body"]
+    wanted = Choice(forward=Schedule(prefetch=5))
+    store.save(kept["key"], {**kept["found"], "choice": wanted.to_dict(), "finished": True})
+    torch._dynamo.reset()
+    run = graphweave.compile(two_layers, options={"schedule": asked})
+    first, second = (kernel.loops for kernel in graphweave.explain(run, x, src, dst).graphs[0].kernels)
+    assert "_column[k + 7]]" in first and "_column[k + 5]]" in second
+    assert_alike(run(x, src, dst), two_layers(x.double(), src, dst))
+    graphweave.compile(two_layers, options={"schedule": {"inference_0": "tune"}})(x, src, dst)
+    assert len(files(folder)) == 2
+
+
 def test_explain_shows_predicted_and_measured() -> None:
     x, src, dst = graph()
     told = graphweave.explain(graphweave.tune(gcn, x, src, dst, budget=BUDGET), x, src, dst)

@@ -19,8 +19,9 @@ from graphweave.codegen.cpp.lane_expr import Vector, functor
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.printer import SHORT, CppPrinter
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
-from graphweave.core.types import HALF, DType, Fold, Op
+from graphweave.core.types import HALF, DType, Fold, Op, OwnFold
 from graphweave.ir.loop import nodes as loop_ir
+from graphweave.ir.loop.own_folds import as_store
 from graphweave.ir.loop.types import POSITION, identity
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
@@ -42,11 +43,14 @@ def _terms(stmt: loop_ir.FoldLanes) -> int:
     return prod(extent for _, extent in stmt.lanes)
 
 
-def parts_of(extent: int, dtype: DType) -> int:
+def parts_of(extent: int, dtype: DType, asked: int | None = None) -> int:
     """The number of partial folds, a power of 2, of a fold over `extent` lanes. Only it decides the bits of a sum.
 
-    It is what a vector of 64 bytes holds, or half of that if this leaves no lanes over or there are too few lanes.
+    It is what a schedule asks for, if there are so many lanes; else what a vector of 64 bytes holds, or half of that if
+    this leaves no lanes over or there are too few lanes.
     """
+    if asked is not None and asked <= extent:
+        return asked
     widths = (8, 4) if dtype.itemsize == 8 else (16, 8)
     fitting = [width for width in widths if extent >= width]
     return next((w for w in fitting if extent % w == 0), fitting[0] if fitting else 8)
@@ -244,6 +248,8 @@ def _body(p: CppPrinter, vector: Vector, body: tuple[loop_ir.Stmt, ...]) -> None
                 ):
                     value = loop_ir.CastTo(value.x, DType.f32)  # the store rounds
                 p.w.line(f"{vector.stored(buffer, index, vector.value(value))};")
+            case loop_ir.Accum(buffer, fold=OwnFold() as own):
+                _body(p, vector, (as_store(stmt, own, p.scope.types[buffer]),))
             case loop_ir.Accum(buffer, index):
                 p.w.line(f"{vector.stored(buffer, index, _accumulated(p, vector, stmt))};")
             case _:
@@ -253,6 +259,7 @@ def _body(p: CppPrinter, vector: Vector, body: tuple[loop_ir.Stmt, ...]) -> None
 def _accumulated(p: CppPrinter, vector: Vector, stmt: loop_ir.Accum) -> str:
     """The new value of the element; a product is added in one step, as by `expr.accumulated`."""
     dtype, old = p.scope.types[stmt.buffer], vector.loaded(stmt.buffer, stmt.index)
+    assert isinstance(stmt.fold, Fold)
     match stmt.value:
         case loop_ir.Call(Op.mul, (a, b)) if stmt.fold is Fold.sum and dtype.is_float:
             return f"gw_fma({vector.value(a)}, {vector.value(b)}, {old})"
@@ -307,7 +314,7 @@ def _fold_across(p: CppPrinter, vector: Vector, stmt: loop_ir.FoldLanes) -> None
     """Prints a fold for each lane of `vector`, all of them at once, with the partial folds of `_fold_vectors`."""
     p.scope.headers.add("folds")
     ((lane, extent),), dtype = stmt.lanes, stmt.dtype
-    name, c, parts = p.bind(stmt.name, dtype), p.bind(lane, POSITION), parts_of(extent, dtype)
+    name, c, parts = p.bind(stmt.name, dtype), p.bind(lane, POSITION), parts_of(extent, dtype, stmt.parts)
     part, first = p.scope.names.derived(stmt.name, "part"), p.scope.names.derived(lane, "block")
     p.w.line(f"gw_vec<{ctype(dtype)}, {vector.width}> {part}[{parts}];")
     if parts != extent:
@@ -342,7 +349,7 @@ def _fold_vectors(p: CppPrinter, stmt: loop_ir.FoldLanes, loops: list[Loop]) -> 
     name = p.bind(stmt.name, stmt.dtype)
     vector = vector_of(p, loops[-1], stmt.lanes)
     width, part, dtype = vector.width, names.derived(stmt.name, "part"), stmt.dtype
-    parts = parts_of(extent, dtype)
+    parts = parts_of(extent, dtype, stmt.parts)
     exprs = [stmt.value, *(let.value for let in stmt.body)]
     learn(p, vector, stmt.body)
     size = max(vector.widest(exprs), dtype.itemsize)

@@ -16,8 +16,9 @@ from graphweave.codegen.cpp.products import declare_transposed, multiplied, prin
 from graphweave.codegen.cpp.raising import print_raise
 from graphweave.codegen.cpp.stream import begin_row, end_row
 from graphweave.codegen.walk import accesses
-from graphweave.core.types import DType
+from graphweave.core.types import DType, Fold, OwnFold
 from graphweave.ir.loop import nodes as loop
+from graphweave.ir.loop.own_folds import as_store
 from graphweave.ir.loop.types import POSITION
 from graphweave.ir.loop.walk import statements
 
@@ -49,7 +50,9 @@ class Statements(CppPrinter):
                 self._alloc(stmt)
             case loop.Store(buffer, index, value):
                 self.w.line(f"{element(buffer, index, self.scope)} = {expression(value, self.scope)};")
-            case loop.Accum(buffer, index, fold, value):
+            case loop.Accum(buffer, fold=OwnFold() as own):
+                self.statement(as_store(stmt, own, self.scope.types[buffer]), rest)
+            case loop.Accum(buffer, index, Fold() as fold, value):
                 target = element(buffer, index, self.scope)
                 self.w.line(f"{accumulated(fold, self.scope.types[buffer], target, value, self.scope)};")
             case loop.Raise():

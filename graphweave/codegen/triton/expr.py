@@ -13,9 +13,10 @@ from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.registers import read
 from graphweave.codegen.triton.scope import Printed, TritonScope
 from graphweave.core.errors import IRError
-from graphweave.core.types import HALF, DType, Fold, Op
+from graphweave.core.formulas import evaluate
+from graphweave.core.types import HALF, AnyFold, DType, Fold, Op, OwnFold
 from graphweave.ir.loop import nodes as loop
-from graphweave.ir.loop.types import dtype_of
+from graphweave.ir.loop.types import dtype_of, result_type
 
 
 def expression(expr: loop.Expr, scope: TritonScope) -> Printed:
@@ -210,8 +211,10 @@ def _power(x: str, exponent: float, text: str, dtype: DType, scope: TritonScope)
 # ---------------------------------------------------------------- reductions
 
 
-def fold_into(fold: Fold, dtype: DType, target: str, value: str, scope: TritonScope) -> str:
+def fold_into(fold: AnyFold, dtype: DType, target: str, value: str, scope: TritonScope) -> str:
     """fold(target, value), element by element."""
+    if isinstance(fold, OwnFold):
+        return f"{_own(fold, dtype, scope)}({target}, {value})"
     if dtype is DType.bool:
         return f"({target} {'|' if fold in (Fold.sum, Fold.max) else '&'} {value})"
     match fold:
@@ -224,8 +227,10 @@ def fold_into(fold: Fold, dtype: DType, target: str, value: str, scope: TritonSc
             return f"gw_{fold.value}({target}, {value})"
 
 
-def reduce_axis(fold: Fold, dtype: DType, value: str, axis: int, scope: TritonScope) -> str:
+def reduce_axis(fold: AnyFold, dtype: DType, value: str, axis: int, scope: TritonScope) -> str:
     """`value` folded over its dimension `axis`, which the result lacks."""
+    if isinstance(fold, OwnFold):
+        return f"tl.reduce({value}, {axis}, {_own(fold, dtype, scope)})"
     if dtype is DType.bool:
         which = "max" if fold in (Fold.sum, Fold.max) else "min"
         return f"(tl.{which}(({value}).to(tl.int32), axis={axis}) != 0)"
@@ -236,3 +241,18 @@ def reduce_axis(fold: Fold, dtype: DType, value: str, axis: int, scope: TritonSc
         scope.helpers.add(f"gw_fold_{fold.value}")
         return f"gw_fold_{fold.value}({value}, {axis})"
     return f"tl.{fold.value}({value}, axis={axis}).to({ttype(dtype)})"
+
+
+def _own(fold: OwnFold, dtype: DType, scope: TritonScope) -> str:
+    """The name of a function of two tensors in the kernel's module, which computes the user's fold."""
+    if fold not in scope.own_folds:
+
+        def apply(op: Op, args: tuple[tuple[str, DType], ...]) -> tuple[str, DType]:
+            of = args[-1][1]
+            return _written(op, of, [text for text, _ in args], scope), result_type(op, of)
+
+        names = {name: (name, dtype) for name in "xy"}
+        text, _ = evaluate(fold.combine, names, apply, lambda number: (literal(number, dtype), dtype))
+        name = f"gw_own_{len(scope.own_folds)}"
+        scope.own_folds[fold] = name, f"def {name}(x, y):\n    return {text}\n"
+    return scope.own_folds[fold][0]

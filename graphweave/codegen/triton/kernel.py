@@ -40,7 +40,8 @@ def print_kernel(kernel: loop.Kernel) -> str:
     unit = _TritonUnit(kernel)
     body = unit.function()  # printing it collects the helpers that it needs
     header = "".join(f"# {line}\n" for line in kernel.header)
-    return f"{header}{_HEAD}{preamble(unit.scope.helpers)}\n\n{body}"
+    own = "".join(f"\n\n@triton.jit\n{text}" for _, text in unit.scope.own_folds.values())
+    return f"{header}{_HEAD}{preamble(unit.scope.helpers)}{own}\n\n{body}"
 
 
 def programs_of_a_row(kernel: loop.Kernel) -> int:

@@ -12,7 +12,7 @@ from graphweave.codegen.names import Names
 from graphweave.codegen.triton.axes import Axes, Axis, aligned, names_of, power_of_two
 from graphweave.codegen.triton.parts import RUN, Parts
 from graphweave.codegen.writer import Writer
-from graphweave.core.types import DType
+from graphweave.core.types import DType, OwnFold
 from graphweave.ir.loop.nodes import Expr
 from graphweave.ir.loop.types import POSITION
 
@@ -65,6 +65,8 @@ class TritonScope:
     variables: dict[str, Variable] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
+    own_folds: dict[OwnFold, tuple[str, str]] = field(default_factory=dict)
+    """Users' folds -> the name and the text of the function that computes each."""
     loaded: dict[tuple[str, tuple[Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     count: int = 0  # the number of fresh names so far

@@ -21,7 +21,7 @@ from graphweave.codegen.triton.products import (
 from graphweave.codegen.triton.registers import placed
 from graphweave.codegen.triton.scope import Held, Printed, TritonScope
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType, Fold
+from graphweave.core.types import AnyFold, DType, Fold
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import POSITION, identity
 
@@ -116,7 +116,7 @@ class TritonPrinter:
         mask = scope.mask(at.axes)
         scope.w.line(f"tl.store({at.text}, {value.text}{f', mask={mask}' if mask else ''})")
 
-    def _accum(self, buffer: str, index: tuple[loop.Expr, ...], fold: Fold, value: Printed) -> None:
+    def _accum(self, buffer: str, index: tuple[loop.Expr, ...], fold: AnyFold, value: Printed) -> None:
         scope, held = self.scope, self.scope.held[buffer]
         text, axes = self._over(value, fold, held)
         text, inside = placed(scope, text, axes, held, scope.position(buffer, index))
@@ -124,7 +124,7 @@ class TritonPrinter:
             text = f"tl.where({inside}, {text}, {literal(identity(fold, held.dtype).value, held.dtype)})"
         scope.w.line(f"{held.name} = {fold_into(fold, held.dtype, held.name, text, scope)}")
 
-    def _over(self, value: Printed, fold: Fold, held: Held) -> tuple[str, Axes]:
+    def _over(self, value: Printed, fold: AnyFold, held: Held) -> tuple[str, Axes]:
         """`value` folded over those axes of rows and edges around it that the array does not have, and the axes that
         are left."""
         scope = self.scope

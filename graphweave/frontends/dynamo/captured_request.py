@@ -138,7 +138,7 @@ def capture(
     known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
     _analysis_log.info("%s: choices by cost are made for rows %s", graph_place(module), known or "unknown")
     tangents = frozenset(n.name for n in placeholders if num_forward is not None and is_tangent(n))
-    orders = choices.relabel == "auto" and choices.schedule != "tune" and options.target == "cpp"
+    orders = choices.relabel == "auto" and not choices.tunes and options.target == "cpp"
     facts = PassFacts(
         keep=imported.effects, tangents=tangents, statistics=statistics_of(rows), measure=at_hand,
         steady=_steady(module, tangents, num_forward), added=in_force(), choices=choices, options=options,

@@ -164,7 +164,7 @@ class GraphCompilation:
 
     def _compile(self, captured: CapturedGraph) -> Made:
         request, schedules = captured.request, tuple[Schedule, ...]()
-        if self._asked.choices.schedule == "tune":
+        if self._asked.choices.tunes:
             with span(SEARCH):
                 request, schedules = tuned(captured)
         halves = compile(request)

@@ -19,6 +19,7 @@ from graphweave.compiler.report import record_tuning, uncollected
 from graphweave.compiler.request import Request
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
+from graphweave.core.kernel_schedules import KernelSchedules
 from graphweave.core.locality import RowOrder
 from graphweave.core.log import logger
 from graphweave.core.schedule import Schedule
@@ -104,6 +105,8 @@ def _forms(
     """Forms besides the compiler's own: relational ones if there are typed products, orders of nodes if neighbours do
     not have near numbers already."""
     own = _own(what)
+    if isinstance(what.asked.choices.schedule, KernelSchedules):
+        return ()  # another form has other kernels
     found: list[ProgramForm] = []
     program = prepare(own).halves.parts[0].facts.program
     if any(is_typed(program, r) for r in range(len(program.nodes))):
@@ -151,7 +154,9 @@ def _key(what: CapturedGraph, shape: GraphShape) -> dict[str, str]:
     """All on which the choice depends: the program with its feature sizes, the user's options, the statistics of the
     graph, and the machine with this version."""
     asked = {name: value for name, value in what.asked.options.items() if name not in ("schedule", "budget", "verify")}
-    program = program_fingerprint(what.request.program)
+    program, by_name = program_fingerprint(what.request.program), what.request.facts.options.schedules
+    if by_name is not None:
+        asked["schedule"] = by_name
     return {
         "program": program, "results": str(what.request.num_forward), "options": repr(sorted(asked.items())),
         "graph": shape.bucket(), "machine": identity(),

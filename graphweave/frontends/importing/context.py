@@ -17,7 +17,7 @@ from graphweave.core.calls import named
 from graphweave.core.errors import IRError
 from graphweave.core.lines import NOWHERE
 from graphweave.core.numbers import Number, alike, converted, typed
-from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.core.types import UNIT, AnyFold, DType, Fold, Op, Space
 from graphweave.frontends.calls.captured_sizes import (
     Size,
     expression,
@@ -397,7 +397,7 @@ class Context:
             raise IRError(f"a size {size} that the program does not have")
         return ir.Operand(found)
 
-    def push(self, x: ir.Ref, map_: ir.Ref, fold: Fold, empty: Number = 0) -> ir.Ref:
+    def push(self, x: ir.Ref, map_: ir.Ref, fold: AnyFold, empty: Number = 0) -> ir.Ref:
         number = typed(empty, self.type(x).dtype)
         return self.emit(ir.Push(x, map_, fold, 0 if alike(number, 0, self.type(x).dtype) else number))
 

@@ -13,10 +13,12 @@ from graphweave.analysis.maps import is_injective
 from graphweave.core.calls import CALLS
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import alike, least, neutral
+from graphweave.core.own_reducer import OwnReducer
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.calls.captured_sizes import argument, fixed, is_tensor, rank, val
 from graphweave.frontends.calls.row_rules import pulled, pushed
 from graphweave.frontends.importing.context import Context, Table
+from graphweave.ir import fold_rows as _registers_the_operator  # noqa: F401
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.infer import broadcast_shapes, numel
 from graphweave.ir.message.nodes import Pull, Ref
@@ -277,6 +279,16 @@ def _embedding_backward(cx: Context, node: fx.Node) -> Ref:
     return cx.push(source, map_, Fold.sum)
 
 
+def _fold_rows(cx: Context, node: fx.Node) -> Ref:
+    """fold_rows(src, index, rows, reducer) -> push by the user's fold."""
+    text = node.args[3]
+    assert isinstance(text, str)
+    fold, map_ = OwnReducer.of(text).fold, _map(cx, node)
+    if not cx.result(node).dtype.is_float:
+        raise IRError("a user's fold of integers")
+    return cx.push(_source(cx, node, node.args[0], map_), map_, fold, fold.identity)
+
+
 _pushes: dict[Any, Callable[[Context, fx.Node], Ref]] = {
     aten.scatter_add.default: _scatter_add,
     aten.index_add.default: _index_add,
@@ -290,6 +302,7 @@ _pushes: dict[Any, Callable[[Context, fx.Node], Ref]] = {
     aten.scatter_reduce.two: _scatter_reduce,
     aten.index_reduce.default: _scatter_reduce,
     aten.embedding_dense_backward.default: _embedding_backward,
+    torch.ops.graphweave.fold_rows.default: _fold_rows,
 }
 _PULLS = [resolve(name) for name, facts in CALLS.items() if facts.index is not None and not facts.index.pushes]
 

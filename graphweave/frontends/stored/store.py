@@ -138,7 +138,7 @@ def slot(module: fx.GraphModule, choices: Choices, more: str, about: str) -> Slo
     if not (are_known() and settings().store_compilations) or stages_wanted() or collecting():
         return None
     try:
-        if choices.verify or choices.cuda_graphs or choices.schedule == "tune" or choices.relabel == "auto":
+        if choices.verify or choices.cuda_graphs or choices.tunes or choices.relabel == "auto":
             raise Unkeyed("an option asks for more than compiled code, or for measurements on this graph")
         text = "\0".join((state_text(choices), graph_text(module), more, about))
         env, context = shape_env(module), TracingContext.try_get()

@@ -85,7 +85,7 @@ def _kinds(kind: Any) -> tuple[bool | None, ...]:
     return tuple(None if own <= _PLAIN else not own.isdisjoint(_NAMES) for own in words)
 
 
-_PLAIN = frozenset({"int", "float", "bool", "tuple", "None", "DType", "Op", "Fold", "Role", "Text"})
+_PLAIN = frozenset({"int", "float", "bool", "tuple", "None", "DType", "Op", "Fold", "AnyFold", "Role", "Text"})
 """Words in the annotations of fields that hold neither names nor nodes."""
 
 

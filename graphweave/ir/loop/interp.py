@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from graphweave.core.types import DType, Fold, Op
+from graphweave.core.types import AnyFold, DType, Fold, Op, OwnFold
+from graphweave.ir.fold_rows import value_of
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import identity
 from graphweave.ir.operator_calls import call_of
@@ -26,6 +27,10 @@ _TORCH = {
 }  # fmt: skip
 FOLDS: dict[Fold, Callable[..., Tensor]] = {fold: call_of(fold.op) for fold in Fold}
 """The function of two tensors that each fold repeats."""
+
+
+def _combined(fold: AnyFold, x: Tensor, y: Tensor) -> Tensor:
+    return value_of(fold.combine, x=x, y=y) if isinstance(fold, OwnFold) else FOLDS[fold](x, y)
 
 
 def run(kernel: loop.Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
@@ -112,7 +117,7 @@ class _Frame:
                 self.arrays[buffer][self._index(buffer, index)] = self.value(value)
             case loop.Accum(buffer, index, fold, value):
                 at, array = self._index(buffer, index), self.arrays[buffer]
-                array[at] = FOLDS[fold](array[at], self.value(value))
+                array[at] = _combined(fold, array[at], self.value(value))
             case loop.Raise():
                 self._raise(stmt)
             case loop.FoldLanes(name, dtype, fold, lanes, body, value):

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from graphweave.core.exact import Exact
-from graphweave.core.types import DType, Fold, Op
+from graphweave.core.types import AnyFold, DType, Fold, Op
 from graphweave.ir.syntax import Language
 
 LOOP = Language()
@@ -156,11 +156,11 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class Accum:
     """buffer[index] = fold(buffer[index], value). The buffer is an Alloc of the row, a TileArray at a position, or a
-    `total` parameter (over all rows)."""
+    `total` parameter (over all rows), whose fold is a member of `Fold`."""
 
     buffer: str
     index: tuple[Expr, ...]
-    fold: Fold
+    fold: AnyFold
     value: Expr
 
 
@@ -193,11 +193,13 @@ class Raise:
     sums: tuple[Rescaled, ...]
 
 
-@statement("fold {name}: {dtype} = {fold} {lanes} {\n  {body}\n  yield {value}\n}")
+@statement("fold {name}: {dtype} = {fold} {lanes}| in {parts}| {\n  {body}\n  yield {value}\n}")
 @dataclass(frozen=True, slots=True)
 class FoldLanes:
     """name: dtype = fold of value over all lanes. `body` (only Lets) runs before value for each combination of lanes.
-    If there are none, the result is the fold's identity."""
+    If there are none, the result is the fold's identity. With `parts`, a target that folds lanes side by side folds
+    those of the innermost loop into so many partial results, lane i into that at i modulo `parts`, and these by
+    halves."""
 
     name: str
     dtype: DType
@@ -205,6 +207,7 @@ class FoldLanes:
     lanes: tuple[Lane, ...]
     body: tuple[Let, ...]
     value: Expr
+    parts: int | None = None
 
 
 @statement("lanes {lanes} {\n  {body}\n}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import neutral
-from graphweave.core.types import DType, Fold, Op, belongs
+from graphweave.core.types import AnyFold, DType, Fold, Op, belongs
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Kernel, Lit, Load, Uniform, Var
 
 POSITION = DType.i64
@@ -49,7 +49,7 @@ def dtype_of(expr: Expr, scope: Mapping[str, DType]) -> DType:
             return POSITION
 
 
-def identity(fold: Fold, dtype: DType) -> Lit:
+def identity(fold: AnyFold, dtype: DType) -> Lit:
     """The neutral element of `fold` on `dtype`, which is the result of a reduction over nothing."""
     value = neutral(fold, dtype)
     return Lit(int(value) if fold in (Fold.sum, Fold.mul) and dtype.is_float else value, dtype)

@@ -190,6 +190,8 @@ class _Verifier:
             fail(place, f"'{stmt.buffer}' belongs to elements {span[0]}..{span[1]} of {size}.")
 
     def _fold_lanes(self, stmt: loop.FoldLanes, scope: Visible, place: str) -> None:
+        if stmt.parts is not None and (stmt.parts < 1 or stmt.parts & (stmt.parts - 1)):
+            fail(place, f"a fold has a power of two of partial results (got {stmt.parts}).")
         inner = scope.inside()
         self._bind_lanes(stmt.lanes, inner, place)
         for let in stmt.body:

@@ -17,10 +17,11 @@ from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
 from graphweave.core.numbers import Number, typed
 from graphweave.core.orders import choose_rows, distinct_rows, order_rows, running_sums
+from graphweave.core.own_reducer import OwnReducer
 from graphweave.core.ranges import position, range_error
 from graphweave.core.ranks import all_reduced, exchanged, steady_rows, summed_back
 from graphweave.core.sizes import Size, number
-from graphweave.core.types import UNIT, DType, Fold, Space
+from graphweave.core.types import UNIT, DType, Fold, OwnFold, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.layouts import laid_out
@@ -215,6 +216,9 @@ def _push(node: ir.Push, x: object, t: ir.Type, index: object, m: ir.MapType, ro
     elif m.dom == UNIT:
         index = aten.unsqueeze.default(index, 0)
     size = [1 if m.cod == UNIT else rows_of(m.cod), *t.shape]
+    if isinstance(node.fold, OwnFold):
+        reducer = OwnReducer(node.fold.combine, node.fold.identity, slope="")
+        return torch.ops.graphweave.fold_rows.default(rows, index, size[0], reducer.text)
     base = aten.new_full.default(rows, size, typed(node.empty, t.dtype))
     if node.is_plain_sum:
         return aten.index_add.default(base, 0, index, rows)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from graphweave.core.exact import Exact
 from graphweave.core.lines import Location
 from graphweave.core.sizes import Size
-from graphweave.core.types import DType, Fold, Op, Space
+from graphweave.core.types import AnyFold, DType, Fold, Op, Space
 from graphweave.ir.message.graph_nodes import Chosen as Chosen
 from graphweave.ir.message.graph_nodes import Distinct as Distinct
 from graphweave.ir.message.graph_nodes import DistinctKey as DistinctKey
@@ -125,7 +125,7 @@ class Push(Exact):
 
     x: Ref
     map: Ref
-    fold: Fold
+    fold: AnyFold
     empty: float | int | bool = 0
     fused: bool = False
 

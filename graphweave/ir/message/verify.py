@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from graphweave.core.errors import IRError
 from graphweave.core.exact import exact
-from graphweave.core.numbers import Number, holds
+from graphweave.core.numbers import Number, holds, is_neutral
 from graphweave.core.sizes import Size
-from graphweave.core.types import UNIT, DType, Fold, Op, Space, belongs
+from graphweave.core.types import UNIT, DType, Fold, Op, OwnFold, Space, belongs
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import infer
@@ -72,7 +72,10 @@ def _node(ref: int, node: ir.Node, t: ir.ValueType, program: Program) -> None:
         case ir.Push(fold=fold, empty=empty), ir.Type(dtype=dtype):
             if exact(empty) != 0:  # 0, the default, is that of any type
                 _fits(ref, empty, dtype)
-            _foldable(ref, fold, dtype)
+            if isinstance(fold, OwnFold):
+                _own_foldable(ref, node, fold, t)
+            else:
+                _foldable(ref, fold, dtype)
         case ir.Reduce(dims=dims, fold=fold), ir.Type(dtype=dtype):
             _foldable(ref, fold, dtype)
             if len(set(dims)) != len(dims):
@@ -92,6 +95,13 @@ def _fits(ref: int, value: Number, dtype: DType) -> None:
 def _foldable(ref: int, fold: Fold, dtype: DType) -> None:
     if dtype is DType.bool and fold in (Fold.sum, Fold.mul):
         raise IRError(f"%{ref}: bool has no {fold.value}: cast it, or fold by max or min")
+
+
+def _own_foldable(ref: int, push: ir.Push, fold: OwnFold, t: ir.Type) -> None:
+    if not t.dtype.is_float or t.space == UNIT or push.fused:
+        raise IRError(f"%{ref}: an own fold is one of floats into rows (got {t}): use a Fold")
+    if not is_neutral(push.empty, fold, t.dtype):
+        raise IRError(f"%{ref}: an own fold of nothing is its identity {fold.identity} (got {push.empty})")
 
 
 def _not_empty(ref: int, fold: Fold, dims: tuple[int, ...], t: ir.ValueType) -> None:
