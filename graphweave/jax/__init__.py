@@ -1,4 +1,5 @@
-"""Operators on edges for JAX: `spmm`, `sddmm` and `attend` under `jit` and `grad`, with kernels (docs/jax.md)."""
+"""JAX: graphs with data and message passing, layers, and operators on edges, under `jit` and `grad`, with kernels
+(docs/jax.md)."""
 
 try:
     import jax as _jax  # noqa: F401
@@ -6,6 +7,37 @@ except ImportError as error:
     raise ImportError("graphweave.jax needs JAX. Install it: pip install graphweave[jax].") from error
 
 from graphweave.jax.fixed_graph import FixedGraph
+from graphweave.jax.graph import (
+    Graph,
+    batch,
+    graph,
+    heterograph,
+    max_edges,
+    max_nodes,
+    mean_edges,
+    mean_nodes,
+    sum_edges,
+    sum_nodes,
+    unbatch,
+)
+from graphweave.jax.layers import Layer
 from graphweave.jax.verbs import attend, sddmm, spmm
 
-__all__ = ["FixedGraph", "attend", "sddmm", "spmm"]
+__all__ = [
+    "FixedGraph",
+    "Graph",
+    "Layer",
+    "attend",
+    "batch",
+    "graph",
+    "heterograph",
+    "max_edges",
+    "max_nodes",
+    "mean_edges",
+    "mean_nodes",
+    "sddmm",
+    "spmm",
+    "sum_edges",
+    "sum_nodes",
+    "unbatch",
+]

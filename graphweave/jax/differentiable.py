@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -20,7 +20,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from graphweave.jax.graph_function import GraphFunction, imported, shaped
 from graphweave.jax.halves import GraphHalves
-from graphweave.jax.importer import Rows
+from graphweave.jax.importer import Rows, needed_by
+from graphweave.jax.tables import with_tables
 
 
 @jax.tree_util.register_static
@@ -35,16 +36,21 @@ class _Perturbed:
 def call(function: GraphFunction, *args: Any) -> list[Any]:
     """The results of `function`, by kernels; differentiable in arguments of floating-point numbers."""
     closed = jax.make_jaxpr(function.plain)(*map(shaped, args))
-    shared: list[Rows] = ["unit"] * len(closed.consts)
-    own = len(function.arguments)
+    jaxpr, tables, kinds = with_tables(closed)
+    needed = needed_by(jaxpr)
+    given = [*args, *tables, *closed.consts]
+    rows: list[Rows] = [*function.arguments, *kinds, *("unit" for _ in closed.consts)]
+    variables = [*jaxpr.invars, *jaxpr.constvars]
+    own = [i for i, v in enumerate(variables) if v in needed]
+    eqns = [e for e in jaxpr.eqns if not needed.isdisjoint(e.outvars)]
+    whole = jaxpr.replace(invars=[variables[i] for i in own], constvars=[], eqns=eqns)
 
     def plain(*xs: Any) -> Sequence[Any]:
-        return jax.core.eval_jaxpr(closed.jaxpr, xs[own:], *xs[:own])
+        return jax.core.eval_jaxpr(whole, (), *xs)
 
-    whole = GraphFunction(
-        plain, (*function.arguments, *shared), function.results, function.graph, function.what, function.schedule
-    )
-    return _in_halves(whole, closed.jaxpr, *args, *closed.consts)
+    results = function.results * len(jaxpr.outvars) if len(function.results) == 1 else function.results
+    kept = replace(function, plain=plain, arguments=tuple(rows[i] for i in own), results=results)
+    return _in_halves(kept, whole, *(given[i] for i in own))
 
 
 _texts: ContextVar[list[str] | None] = ContextVar("texts", default=None)
@@ -106,7 +112,7 @@ def _is_floating(jaxpr: Any) -> bool:
 
 def _told(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[str]:
     trace = imported(function, jaxpr)
-    texts = [function.graph.run(trace.program, function.schedule).code.text]
+    texts = [function.graph.run(trace, function.schedule).code.text]
     wanted = [i for i, x in enumerate(args) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
     if wanted and _is_floating(jaxpr):
         texts.append(GraphHalves(function, wanted, args).text)
@@ -161,5 +167,5 @@ def _run(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
     trace = imported(function, jaxpr)
     arrays = {name: jnp.asarray(args[i]) for name, i in trace.arguments.items()}
     arrays.update((name, jnp.asarray(c)) for name, c in trace.constants.items())
-    made = function.graph.run(trace.program, function.schedule)(arrays)
+    made = function.graph.run(trace, function.schedule)(arrays)
     return [jnp.broadcast_to(x.reshape(r.made), r.shape) for x, r in zip(made, trace.results, strict=True)]

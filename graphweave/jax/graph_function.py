@@ -16,8 +16,8 @@ from graphweave.jax.importer import ImportedTrace, Rows, import_jaxpr
 
 @dataclass(frozen=True, eq=False)
 class GraphFunction:
-    """`plain` is traced, with pulls and pushes, on arguments whose dim 0 counts `arguments`; so do `results`. Errors
-    call it `what`. Its kernels follow `schedule`."""
+    """`plain` is traced, with pulls and pushes, on arguments whose dim 0 counts `arguments`; so do `results`, where one
+    may stand for all. Errors call it `what`. Its kernels follow `schedule`."""
 
     plain: Callable[..., Sequence[Any]]
     arguments: tuple[Rows, ...]

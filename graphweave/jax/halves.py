@@ -34,7 +34,7 @@ class GraphHalves:
         self._results = trace.results
         late = frozenset(name for name, i in trace.arguments.items() if 0 <= i - self._count < self._num_results)
         self._forward, self._backward, self._saved = function.graph.halves(
-            trace.program, self._num_results, late, function.schedule
+            trace, self._num_results, late, function.schedule
         )
 
     @property

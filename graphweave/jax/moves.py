@@ -1,11 +1,13 @@
-"""Pull and push as primitives of JAX, so that JAX differentiates programs that have them.
+"""Pull, push and look-ups by type as primitives of JAX, so that JAX differentiates programs that have them.
 
 They are traced and differentiated, never run: a trace that has them is imported (`importer.py`), and its kernels run.
-So neither of them knows the index along which it moves; it names the end of the edges, "src" or "dst".
+So neither pull nor push knows the index along which it moves; it names the end of the edges, "src" or "dst". A look-up
+has the types of the edges, which JAX does not trace.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -14,6 +16,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad
+from torch import Tensor
 
 from graphweave.core.errors import DerivativeError
 from graphweave.core.types import Fold
@@ -24,6 +27,17 @@ pull_p = Primitive("graphweave_pull")
 push_p = Primitive("graphweave_push")
 fold_p = Primitive("graphweave_fold")
 """Pushes whose fold is no sum, and which are therefore not linear."""
+
+lookup_p = Primitive("graphweave_lookup")
+collect_p = Primitive("graphweave_collect")
+
+
+@dataclass(frozen=True, eq=False)
+class Types:
+    """The type of each edge, `index` [edges], of `count` types. Equal only to itself."""
+
+    index: Tensor
+    count: int
 
 
 def pull(x: Any, end: End, edges: int) -> Any:
@@ -37,6 +51,17 @@ def push(x: Any, end: End, rows: int, fold: Fold = Fold.sum) -> Any:
     if fold is Fold.sum:
         return push_p.bind(x, end=end, rows=rows)
     return fold_p.bind(x, end=end, rows=rows, fold=fold)
+
+
+def lookup(table: Any, types: Types) -> Any:
+    """out[e] = table[types[e]]. [types, ...] -> [edges, ...]."""
+    # Each look-up has a variable of its own in the trace, which may become an argument (`tables.py`).
+    return lookup_p.bind(jax.lax.optimization_barrier(table), types=types)
+
+
+def collect(x: Any, types: Types) -> Any:
+    """out[t] = sum of x[e] over the edges e of type t. [edges, ...] -> [types, ...]."""
+    return collect_p.bind(x, types=types)
 
 
 def count(end: End, edges: int, rows: int, dtype: Any) -> Any:
@@ -59,6 +84,18 @@ def _folded(x: ShapedArray, *, end: End, rows: int, fold: Fold) -> ShapedArray:
     return ShapedArray((rows, *x.shape[1:]), x.dtype)
 
 
+@lookup_p.def_abstract_eval
+def _looked_up(table: ShapedArray, *, types: Types) -> ShapedArray:
+    return ShapedArray((types.index.shape[0], *table.shape[1:]), table.dtype)
+
+
+@collect_p.def_abstract_eval
+def _collected(x: ShapedArray, *, types: Types) -> ShapedArray:
+    return ShapedArray((types.count, *x.shape[1:]), x.dtype)
+
+
+ad.deflinear2(lookup_p, lambda g, table, *, types: [collect(g, types)])
+ad.deflinear2(collect_p, lambda g, x, *, types: [lookup(g, types)])
 ad.deflinear2(pull_p, lambda g, x, *, end, edges: [push(g, end, x.aval.shape[0])])
 ad.deflinear2(push_p, lambda g, x, *, end, rows: [pull(g, end, x.aval.shape[0])])
 
