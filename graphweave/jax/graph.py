@@ -20,7 +20,7 @@ from graphweave.graph.structure import LocalScope
 from graphweave.graph.views import EdgeView, NodeView, RowsView
 from graphweave.jax.graph_forms import known
 from graphweave.jax.passing import hosted
-from graphweave.jax.tensors import ArrayTensor, unwrapped, wrapped
+from graphweave.jax.tensors import ArrayTensor, stored, unwrapped, wrapped
 from graphweave.jax.user_functions import on_edges, on_nodes
 
 
@@ -67,32 +67,32 @@ class Graph:
             for etype, (message, reduce, *more) in functions.items()
         }
         with hosted():
-            self.tensors.multi_update_all(inner, _inward(cross_reducer), on_nodes(apply))
+            self.tensors.multi_update_all(inner, inward(cross_reducer), on_nodes(apply))
 
     def apply_edges(self, function: Any, edges: Any = None, etype: Any = None) -> None:
         """`graphweave.Graph.apply_edges`: fields of edges from those of edges and of their ends."""
         with hosted():
-            self.tensors.apply_edges(on_edges(function), _inward(edges), etype)
+            self.tensors.apply_edges(on_edges(function), inward(edges), etype)
 
     def apply_nodes(self, function: Any, v: Any = None, ntype: str | None = None) -> None:
         """`graphweave.Graph.apply_nodes`: fields of nodes from their fields."""
         with hosted():
-            self.tensors.apply_nodes(on_nodes(function), _inward(v), ntype)
+            self.tensors.apply_nodes(on_nodes(function), inward(v), ntype)
 
     def send_and_recv(self, edges: Any, message: Any, reduce: Any, apply: Any = None, etype: Any = None) -> None:
         """`graphweave.Graph.send_and_recv`: `update_all` along some of the edges."""
         with hosted():
-            self.tensors.send_and_recv(_inward(edges), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
+            self.tensors.send_and_recv(inward(edges), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
 
     def pull(self, v: Any, message: Any, reduce: Any, apply: Any = None, etype: Any = None) -> None:
         """`graphweave.Graph.pull`: `update_all` along the edges that end in some of the nodes."""
         with hosted():
-            self.tensors.pull(_inward(v), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
+            self.tensors.pull(inward(v), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
 
     def push(self, u: Any, message: Any, reduce: Any, apply: Any = None, etype: Any = None) -> None:
         """`graphweave.Graph.push`: `update_all` along the edges that start in some of the nodes."""
         with hosted():
-            self.tensors.push(_inward(u), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
+            self.tensors.push(inward(u), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
 
 
 # ---------------------------------------------------------------- making graphs
@@ -154,7 +154,7 @@ class _Fields(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         with hosted():
-            self._fields[name] = wrapped(value)
+            self._fields[name] = {k: stored(x) for k, x in value.items()} if isinstance(value, dict) else stored(value)
 
     def __delitem__(self, name: str) -> None:
         del self._fields[name]
@@ -179,7 +179,7 @@ class _View:
         return outward(self._view(*args, **options))
 
     def __getitem__(self, key: Any) -> Any:
-        return outward(self._view[key if isinstance(key, (str, tuple)) else _inward(key)])
+        return outward(self._view[key if isinstance(key, (str, tuple)) else inward(key)])
 
 
 @dataclass(frozen=True)
@@ -189,11 +189,11 @@ class _Rows:
     data: MutableMapping[str, Any]
 
 
-def _inward(value: Any) -> Any:
+def inward(value: Any) -> Any:
     """Arguments of a method of a tensors' graph."""
-    if callable(value) and not isinstance(value, type):
-        return lambda *args: wrapped(value(*map(unwrapped, args)))
-    return value.tensors if isinstance(value, Graph) else wrapped(value)
+    if isinstance(value, Graph):
+        return value.tensors
+    return (lambda *args: wrapped(value(*map(unwrapped, args)))) if callable(value) else wrapped(value)
 
 
 def outward(value: Any) -> Any:
@@ -218,8 +218,8 @@ def outward(value: Any) -> Any:
 
 def _called(method: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     with hosted():
-        named = {name: _inward(x) for name, x in options.items()}
-        return outward(method(*map(_inward, args), **named))
+        named = {name: inward(x) for name, x in options.items()}
+        return outward(method(*map(inward, args), **named))
 
 
 # ---------------------------------------------------------------- graphs as pytrees
@@ -251,21 +251,26 @@ def _flatten(g: Graph) -> tuple[list[Any], _Known]:
             else:
                 leaves.append(unwrapped(x))
                 places.append((i, name))
+    structure = g.tensors.local_var()
+    _drop_arrays(structure)
     relations = tuple((key, id(r.src), id(r.dst)) for key, r in g.tensors.relations.items())
     sizes = tuple((ntype, frame.num_rows) for ntype, frame in g.tensors.node_frames.items())
     counts = id(g.tensors.batch_counts)
-    return leaves, _Known(g.tensors, (relations, sizes, counts, tuple(fixed)), tuple(places))
+    return leaves, _Known(structure, (relations, sizes, counts, tuple(fixed)), tuple(places))
 
 
 def _unflatten(static: _Known, leaves: Sequence[Any]) -> Graph:
     g = static.structure.local_var()
     frames = g._frames()
-    for frame in frames:
+    for (i, name), leaf in zip(static.places, leaves, strict=True):
+        frames[i]._fields[name] = ArrayTensor(leaf) if isinstance(leaf, jax.Array) else leaf  # JAX passes other objects
+    return Graph(g)
+
+
+def _drop_arrays(g: TensorGraph) -> None:
+    for frame in g._frames():
         for name in [name for name, x in frame._fields.items() if isinstance(x, ArrayTensor)]:
             del frame._fields[name]
-    for (i, name), leaf in zip(static.places, leaves, strict=True):
-        frames[i]._fields[name] = wrapped(leaf)  # JAX passes objects that are no arrays, too
-    return Graph(g)
 
 
 jax.tree_util.register_pytree_node(Graph, _flatten, _unflatten)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from graphweave.jax.graph import Graph
+from graphweave.jax.graph import inward
 from graphweave.jax.passing import hosted
 from graphweave.jax.tensors import unwrapped, wrapped
 
@@ -58,5 +58,5 @@ class Layer:
     def apply(self, parameters: Parameters, *args: Any, **options: Any) -> Any:
         """The result of `forward` with these parameters, arrays in the place of tensors."""
         with hosted():
-            given, named = wrapped((args, options))
+            given, named = jax.tree.map(inward, (args, options), is_leaf=lambda x: not isinstance(x, (tuple, list, dict)))
             return unwrapped(torch.func.functional_call(self.module, wrapped(parameters), given, named))

@@ -20,7 +20,7 @@ from graphweave.jax.differentiable import call
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows
-from graphweave.jax.tensors import ArrayTensor, EndTensor, KnownTensor, array_of
+from graphweave.jax.tensors import ArrayTensor, EndTensor, KnownTensor, array_of, known_integers
 from graphweave.udf import run
 from graphweave.udf.arguments import Frames, RelationEdges
 from graphweave.udf.passing import Message, Reduce, bucketed, edge_results, reduced_at_once
@@ -94,7 +94,8 @@ def _by_kernels(
     def plain(*arrays: Any) -> Sequence[Any]:
         made: dict[Rows, dict[str, Tensor]] = {end: {} for end, _ in given}
         for (end, name, x), array in zip(places, arrays, strict=True):
-            made[end][name] = ArrayTensor(array) if isinstance(x, ArrayTensor) else KnownTensor.of(array, x)
+            values = known_integers(x)
+            made[end][name] = ArrayTensor(array) if values is None else KnownTensor.of(array, values)
         dst = made["src"] if is_square else made["dst"]
         inner = Frames(made["src"], dst, made["edge"], frames.ntype, frames.etype, frames.relation)
         src_at, dst_at = EndTensor.at("src", ends.src), EndTensor.at("dst", ends.dst)

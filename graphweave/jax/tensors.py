@@ -152,21 +152,37 @@ def _types(index: Tensor, count: int) -> Types:
 
 
 def wrapped(value: Any) -> Any:
-    """`value`, which may be nested, with tensors in the place of arrays. Integers that are known are PyTorch's own
-    tensors, with which code written in PyTorch may do anything."""
-    return jax.tree.map(_tensor, value, is_leaf=lambda x: not isinstance(x, (tuple, list, dict)))
+    """`value`, which may be nested, with tensors in the place of arrays. Integers that JAX does not trace are PyTorch's
+    own tensors, with which code written in PyTorch may do anything."""
+    return jax.tree.map(_wrapped, value, is_leaf=lambda x: not isinstance(x, (tuple, list, dict)))
 
 
-def _tensor(x: Any) -> Any:
-    if isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)):
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            return torch.from_numpy(np.array(x))
+def _wrapped(x: Any) -> Any:
+    is_traced = isinstance(x, jax.core.Tracer)
+    if isinstance(x, jax.Array) and not is_traced and not jnp.issubdtype(x.dtype, jnp.floating):
+        return torch.from_numpy(np.array(x))
+    return stored(x)
+
+
+def stored(x: Any) -> Any:
+    """An array as a tensor of a frame: integers of NumPy are PyTorch's own, arrays of JAX are data."""
+    if isinstance(x, np.ndarray) and not jnp.issubdtype(x.dtype, jnp.floating):
+        return torch.from_numpy(x.copy())
     return ArrayTensor(jnp.asarray(x)) if isinstance(x, (jax.Array, np.ndarray)) else x
 
 
 def unwrapped(value: Any) -> Any:
     """`value`, which may be nested, with arrays in the place of tensors."""
     return pytree.tree_map_only(Tensor, array_of, value)
+
+
+def known_integers(x: Tensor) -> Tensor | None:
+    """The numbers of `x` if they are integers that JAX does not trace."""
+    if x.is_floating_point():
+        return None
+    if not isinstance(x, ArrayTensor):
+        return x
+    return None if isinstance(x.array, jax.core.Tracer) else torch.from_numpy(np.array(x.array))
 
 
 def _arrays(value: Any) -> Any:

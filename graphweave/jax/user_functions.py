@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.jax.tensors import unwrapped, wrapped
+from graphweave.tensorlike.answers import NotExpressible
 from graphweave.udf.arguments import EdgeBatch, FieldReader, NodeBatch, TypeFields
 from graphweave.udf.builtin import BinaryMessage, CopyMessage, ReduceMessages
 from graphweave.udf.mailbox import Mailbox
@@ -115,6 +116,9 @@ class ArrayMailbox:
 
     def __getitem__(self, index: object) -> ArrayMailbox:
         return ArrayMailbox(self._box[index])
+
+    def __array__(self, *args: object, **options: object) -> Any:
+        raise NotExpressible("a function of jax.numpy of a mailbox")
 
 
 def _operator(name: str) -> Callable[..., ArrayMailbox]:
