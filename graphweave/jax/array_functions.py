@@ -137,6 +137,26 @@ def _index_fill(x: Any, dim: int, index: Any, value: Any) -> Any:
     return x.at[(slice(None),) * (dim % x.ndim) + (index,)].set(value)
 
 
+def _scatter_reduce(x: Any, dim: int, index: Any, rows: Any, fold: str, *, include_self: bool = True) -> Any:
+    places = jnp.meshgrid(*map(jnp.arange, index.shape), indexing="ij", sparse=True)
+    places[dim] = index
+    if not include_self:
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        low, high = (-jnp.inf, jnp.inf) if floating else (jnp.iinfo(x.dtype).min, jnp.iinfo(x.dtype).max)
+        x = x.at[tuple(places)].set({"sum": 0, "prod": 1, "amax": low, "amin": high}[fold])
+    at = x.at[tuple(places)]
+    return {"sum": at.add, "prod": at.multiply, "amax": at.max, "amin": at.min}[fold](rows)
+
+
+def _vector_norm(x: Any, order: float = 2, dims: Any = None, keepdim: bool = False, **options: Any) -> Any:
+    axes = None if dims is None else tuple(dims)
+    if order != 2:
+        return jnp.linalg.norm(x, order, axis=axes, keepdims=keepdim)
+    square = (x * x).sum(axes, keepdims=keepdim)
+    is_zero = square == 0  # where the gradient is 0, as PyTorch's is
+    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, square)))
+
+
 def _gelu(x: Any, *, approximate: str = "none") -> Any:
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
@@ -174,7 +194,7 @@ FUNCTIONS: Mapping[str, ArrayFunction] = {
     "amin": _folded(jnp.min), "any": _folded(jnp.any), "all": _folded(jnp.all), "argmax": jnp.argmax,
     "argmin": jnp.argmin, "max": _extremes(jnp.max, jnp.argmax), "min": _extremes(jnp.min, jnp.argmin),
     "cumsum": lambda x, dim, **options: jnp.cumsum(x, dim), "_softmax": _softmax, "_log_softmax": _log_softmax,
-    "native_layer_norm": _layer_norm,
+    "native_layer_norm": _layer_norm, "linalg_vector_norm": _vector_norm,
     # shapes
     "view": lambda x, sizes: x.reshape(tuple(sizes)), "_unsafe_view": lambda x, sizes: x.reshape(tuple(sizes)),
     "reshape": lambda x, sizes: x.reshape(tuple(sizes)), "unsqueeze": jnp.expand_dims,
@@ -187,7 +207,7 @@ FUNCTIONS: Mapping[str, ArrayFunction] = {
     "cat": lambda xs, dim=0: jnp.concatenate(xs, axis=dim), "stack": lambda xs, dim=0: jnp.stack(xs, axis=dim),
     # rows
     "index_select": _index_select, "index": _index, "index_add": _index_add, "index_copy": _index_copy,
-    "index_fill": _index_fill, "embedding": lambda w, i, *options: jnp.take(w, i, axis=0),
+    "index_fill": _index_fill, "scatter_reduce": _scatter_reduce, "embedding": lambda w, i, *options: jnp.take(w, i, axis=0),
     # new arrays
     "new_zeros": _filled(_full, 0), "new_ones": _filled(_full, 1), "new_full": _full, "new_empty": _filled(_full, 0),
     "zeros_like": _filled(_full_like, 0), "ones_like": _filled(_full_like, 1), "full_like": _full_like,

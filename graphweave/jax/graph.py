@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -122,8 +123,8 @@ def unbatch(batched: Graph) -> list[Graph]:
 
 
 def _ends(name: str, data: Any) -> tuple[Tensor, Tensor]:
-    src, dst = (torch.as_tensor(known(f"{name}[{i}]", data[i])).clone() for i in (0, 1))
-    return src, dst
+    src, dst = (torch.from_numpy(np.array(known(f"{name}[{i}]", data[i]))) for i in (0, 1))
+    return src if len(src) else src.long(), dst if len(dst) else dst.long()  # no numbers have no dtype in a list
 
 
 def _readout(function: Callable[..., Tensor]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphweave.core.schedule import COMPILERS_CHOICE
+from graphweave.graph.softmax import softmax
 from graphweave.jax.differentiable import call
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.jax.graph_function import GraphFunction
@@ -53,6 +54,17 @@ class ArrayHost:
         return _by_kernels(
             ends, frames, lambda ends, frames: edge_results(ends, frames, function, who), "edge", "apply_edges"
         )
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        if function is not softmax:
+            return function(*args)
+        x, at, rows = args
+        frames = Frames({}, {}, {"x": x}, {}, {}, ("", "", ""))
+
+        def weights(ends: RelationEdges, frames: Frames) -> Fields:
+            return {"x": softmax(frames.edge["x"], ends.dst, rows)}
+
+        return _by_kernels(RelationEdges(at, at, rows, rows, None), frames, weights, "edge", "softmax")["x"]
 
 
 @contextmanager

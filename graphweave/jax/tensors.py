@@ -193,8 +193,9 @@ def array_of(x: Tensor) -> Any:
     """The array for which `x` stands, or one of the same numbers."""
     if isinstance(x, ArrayTensor):
         return x.array
-    if x.numel() and x.dim() and bool((x == x.flatten()[0]).all()):
-        return jnp.full(x.shape, x.flatten()[0].item(), DTYPES[x.dtype])  # which needs no memory in a kernel
+    if x.dim() and (x.numel() == 0 or bool((x == x.flatten()[0]).all())):
+        number = x.flatten()[0].item() if x.numel() else 0
+        return jnp.full(x.shape, number, DTYPES[x.dtype])  # which needs no memory in a kernel
     return jnp.asarray(x.detach().numpy())
 
 

@@ -143,14 +143,23 @@ def to_user(value: Any) -> Any:
 
 def on_edges(function: Any) -> Any:
     """`function` of `Edges` as a message function of `graphweave.udf`; those of `graphweave.function` as they are."""
-    return function if isinstance(function, _BUILT_IN) else lambda edges: _returned(function(Edges(edges)))
+    return function if isinstance(function, _BUILT_IN) else _adapted(function, Edges)
 
 
 def on_nodes(function: Any) -> Any:
     """`function` of `Nodes` as a reduce or apply function of `graphweave.udf`; None as it is."""
     if function is None or isinstance(function, _BUILT_IN):
         return function
-    return lambda nodes: _returned(function(Nodes(nodes)))
+    return _adapted(function, Nodes)
+
+
+def _adapted(function: ArrayFunction, argument: Callable[[Any], Any]) -> Callable[[Any], dict[str, Tensor | Mailbox]]:
+    def adapted(given: Any) -> dict[str, Tensor | Mailbox]:
+        return _returned(function(argument(given)))
+
+    name = getattr(function, "__qualname__", type(function).__name__)
+    adapted.__qualname__ = name  # errors and warnings say it
+    return adapted
 
 
 def _returned(fields: Mapping[str, Any]) -> dict[str, Tensor | Mailbox]:

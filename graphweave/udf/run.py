@@ -55,6 +55,9 @@ class Host(Protocol):
     def apply_edges(self, ends: RelationEdges, frames: Frames, function: Message, who: str) -> dict[str, Tensor]:
         """The results of `function`, [edges, ...] each."""
 
+    def call(self, function: Callable[..., object], *args: object) -> Any:
+        """`function(*args)`, for a function of this package over messages."""
+
 
 host: ContextVar[Host | None] = ContextVar("host", default=None)
 """Whose arrays are computed with; None for PyTorch's own tensors."""
@@ -131,7 +134,10 @@ def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> di
 
 def call(function: Callable[..., object], *args: object) -> Any:
     """`function(*args)`, compiled or eager, for a function of this package over messages."""
-    return function(*args) if is_plain() or host.get() is not None else shared(function, function, *args)
+    if is_plain():
+        return function(*args)
+    other = host.get()
+    return shared(function, function, *args) if other is None else other.call(function, *args)
 
 
 def is_plain() -> bool:
