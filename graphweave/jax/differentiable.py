@@ -75,9 +75,11 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
         texts += _told(function, jaxpr, args)
     made: dict[tuple[int, ...], GraphHalves] = {}  # for the arguments that need gradients
 
+    whole = _with_batches(function, lambda *xs: _run(function, jaxpr, xs))
+
     @jax.custom_vjp
     def f(*xs: Any) -> list[Any]:
-        return _run(function, jaxpr, xs)
+        return whole(*xs)
 
     def forward(*xs: Any) -> Any:
         values, wanted = [x.value for x in xs], _wanted(xs)
@@ -85,7 +87,8 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
             return f(*values), (values, [], _Perturbed((), len(xs)))
         if wanted.arguments not in made:
             made[wanted.arguments] = GraphHalves(function, wanted.arguments, values)
-        results = _again(function, made[wanted.arguments].forward)(*values)
+        ahead = _with_batches(function, made[wanted.arguments].forward)
+        results = _again(function, ahead)(*values)
         count = len(function.results)
         return results[:count], (values, results[count:], wanted)
 
@@ -99,11 +102,44 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
         def back(*xs: Any) -> list[Any]:
             return halves.backward(xs[: len(values)], xs[len(values) : count], xs[count:])
 
-        found = _again(function.gradients(wanted.arguments), back)(*values, *tangents, *saved)
+        gradients = function.gradients(wanted.arguments)
+        found = _again(gradients, _with_batches(gradients, back))(*values, *tangents, *saved)
         return _placed(found, wanted)
 
     f.defvjp(forward, backward, symbolic_zeros=True)
     return f(*args)
+
+
+def _with_batches(function: GraphFunction, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """`run`, of which `vmap` is a call of `function` with the batch among the features: one walk along the edges for all
+    of its elements.
+
+    `run` takes the arguments of `function` and then what a forward has saved, and gives its results and then what a
+    backward needs. In a batch nothing is saved: a batched forward gives zeros, which a batched backward does not read.
+    """
+    own, results = len(function.arguments), len(function.results)
+
+    @jax.custom_batching.custom_vmap
+    def f(*xs: Any) -> list[Any]:
+        return run(*xs)
+
+    @f.def_vmap
+    def rule(size: int, batched: Sequence[bool], *xs: Any) -> tuple[list[Any], list[bool]]:
+        given = list(zip(xs, batched, strict=True))
+        assert any(batched[:own]), "what is saved is never a batch alone"
+        rows = [_is_rows(kind) for kind in function.arguments]
+        moved = [jnp.moveaxis(x, 0, 1) if b and r else x for (x, b), r in zip(given[:own], rows, strict=True)]
+        made = call(function.batched(batched[:own]), *moved)
+        made = [jnp.moveaxis(y, 1, 0) if _is_rows(r) else y for y, r in zip(made, function.results, strict=True)]
+        every = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape[int(b) :], x.dtype) for x, b in given))
+        kept = [jnp.zeros(y.shape, y.dtype) for y in every[results:]]
+        return [*made, *kept], [True] * results + [False] * len(kept)
+
+    return f
+
+
+def _is_rows(rows: Rows) -> bool:
+    return rows != "unit"
 
 
 def _is_floating(jaxpr: Any) -> bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import mlir
 
 from graphweave.core.errors import DataError
 from graphweave.jax.native import TARGET, KernelTable
@@ -56,20 +56,3 @@ def _lowered(ctx: Any, *operands: Any, table: KernelTable, results: Shapes) -> A
 
 
 mlir.register_lowering(kernels_p, _lowered, platform="cpu")
-
-
-def _batched(operands: Sequence[Any], dims: Sequence[Any], *, table: KernelTable, results: Shapes) -> Any:
-    """One call after the other, of the operands of each element of the batch."""
-    own = [i for i, d in enumerate(dims) if d is not None]
-    moved = [jnp.moveaxis(operands[i], dims[i], 0) for i in own]
-
-    def one(xs: Sequence[Any]) -> Any:
-        all_of = list(operands)
-        for i, x in zip(own, xs, strict=True):
-            all_of[i] = x
-        return kernels_p.bind(*all_of, table=table, results=results)
-
-    return jax.lax.map(one, moved), [0] * len(results)
-
-
-batching.primitive_batchers[kernels_p] = _batched

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -45,6 +45,17 @@ class GraphFunction:
 
         return self._with_tangents(plain, (*self.results, *(self.arguments[i] for i in wanted)))
 
+    def batched(self, which: Sequence[bool]) -> GraphFunction:
+        """The function of a batch of those arguments for which `which` is true. The batch is dim 1 of what has rows,
+        arguments and results, and dim 0 of other data."""
+        inside = [_batch_dim(rows) if b else None for rows, b in zip(self.arguments, which, strict=True)]
+
+        def plain(*xs: Any) -> Sequence[Any]:
+            outside = [_batch_dim(rows) for rows in self.results]
+            return jax.vmap(lambda *ys: list(self.plain(*ys)), in_axes=inside, out_axes=outside)(*xs)
+
+        return replace(self, plain=plain)
+
     def _vjp(self, wanted: Sequence[int], values: Sequence[Any]) -> Any:
         def of_wanted(*own: Any) -> tuple[Any, ...]:
             xs = list(values)
@@ -55,7 +66,11 @@ class GraphFunction:
         return jax.vjp(of_wanted, *(values[i] for i in wanted))
 
     def _with_tangents(self, plain: Callable[..., Sequence[Any]], results: tuple[Rows, ...]) -> GraphFunction:
-        return GraphFunction(plain, (*self.arguments, *self.results), results, self.graph, self.what, self.schedule)
+        return replace(self, plain=plain, arguments=(*self.arguments, *self.results), results=results)
+
+
+def _batch_dim(rows: Rows) -> int:
+    return 0 if rows == "unit" else 1
 
 
 def shaped(x: Any) -> jax.ShapeDtypeStruct:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad
+from jax.interpreters import ad, batching
 from torch import Tensor
 
 from graphweave.core.errors import DerivativeError
@@ -93,6 +93,18 @@ def _looked_up(table: ShapedArray, *, types: Types) -> ShapedArray:
 def _collected(x: ShapedArray, *, types: Types) -> ShapedArray:
     return ShapedArray((types.count, *x.shape[1:]), x.dtype)
 
+
+def _batched(primitive: Primitive) -> Any:
+    """The rule of `vmap`: the batch becomes the first dim of features."""
+
+    def rule(operands: Any, dims: Any, **params: Any) -> Any:
+        return primitive.bind(jnp.moveaxis(operands[0], dims[0], 1), **params), 1
+
+    return rule
+
+
+for _primitive in (pull_p, push_p, fold_p, lookup_p, collect_p):
+    batching.primitive_batchers[_primitive] = _batched(_primitive)
 
 ad.deflinear2(lookup_p, lambda g, table, *, types: [collect(g, types)])
 ad.deflinear2(collect_p, lambda g, x, *, types: [lookup(g, types)])

@@ -500,12 +500,29 @@ def test_a_fold_is_the_same_in_jax(fold: Fold) -> None:
     close(inside, getattr(jnp, fold.facts.jax)(x, axis=1)[np.asarray(HUB.src)])
 
 
-def test_a_batch_is_mapped() -> None:
-    g, (src, _, _) = fixed(HUB), data_of(HUB)
-    batch = jnp.stack([src["h"], 2 * src["h"]])
-    got = jax.vmap(lambda x: gj.spmm(g, "copy_u", src=x))(batch)
-    one = gj.spmm(g, "copy_u", src=src["h"])
-    close(got, jnp.stack([one, 2 * one]))
+def test_a_batch_is_features_of_one_walk_along_the_edges() -> None:
+    """Forward and gradients equal those of the elements one by one, and no kernel runs in a loop over them."""
+    g, (src, _, edge) = fixed(HUB), data_of(HUB)
+    rng = np.random.default_rng(4)
+    batch, w = jnp.stack([src["h"], 2 * src["h"], src["h"] ** 2]), jnp.asarray(rng.normal(size=(3, 6, 2)))
+
+    def loss(x: Any, w: Any) -> Any:
+        def message(s: Any, d: Any, e: Any) -> Any:
+            return jnp.tanh((s - d) @ w) * e["w"][:, None]
+
+        scores = gj.attend(g, lambda s, d, e: (s * d).sum(-1), message, src=x, dst=x, edge=edge)
+        return (scores**2).sum() + gj.spmm(g, message, "max", src=x, dst=x, edge=edge).sum()
+
+    both = jax.value_and_grad(loss, (0, 1))
+    for dims in ((0, 0), (0, None), (None, 0)):
+        args = [x if d == 0 else x[0] for x, d in zip((batch, w), dims, strict=True)]
+        got = jax.jit(jax.vmap(both, in_axes=dims))(*args)
+        for i in range(3):
+            one = both(*(x[i] if d == 0 else x for x, d in zip(args, dims, strict=True)))
+            close(jax.tree.map(lambda x, i=i: x[i], got), one, 1e-9)
+
+    assert "scan" not in str(jax.make_jaxpr(jax.vmap(both))(batch, w))
+    assert jax.jacrev(lambda x: gj.spmm(g, "copy_u", src=x)[:, 0])(src["h"]).shape == (12, 12, 6)
 
 
 def test_gradients_go_through_other_transformations() -> None:
