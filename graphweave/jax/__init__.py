@@ -7,20 +7,9 @@ except ImportError as error:
     raise ImportError("graphweave.jax needs JAX. Install it: pip install graphweave[jax].") from error
 
 from graphweave.jax.fixed_graph import FixedGraph
-from graphweave.jax.graph import (
-    Graph,
-    batch,
-    graph,
-    heterograph,
-    max_edges,
-    max_nodes,
-    mean_edges,
-    mean_nodes,
-    sum_edges,
-    sum_nodes,
-    unbatch,
-)
+from graphweave.jax.graph import Graph, batch, graph, heterograph, readout_edges, readout_nodes, unbatch
 from graphweave.jax.layers import Layer
+from graphweave.jax.native import set_num_threads
 from graphweave.jax.verbs import attend, sddmm, spmm
 
 __all__ = [
@@ -31,13 +20,10 @@ __all__ = [
     "batch",
     "graph",
     "heterograph",
-    "max_edges",
-    "max_nodes",
-    "mean_edges",
-    "mean_nodes",
+    "readout_edges",
+    "readout_nodes",
     "sddmm",
+    "set_num_threads",
     "spmm",
-    "sum_edges",
-    "sum_nodes",
     "unbatch",
 ]

@@ -24,7 +24,8 @@ DTYPES: Mapping[torch.dtype, Any] = {
 
 
 def dtype_of(dtype: torch.dtype | None, otherwise: Any) -> Any:
-    return otherwise if dtype is None else DTYPES[dtype]
+    """JAX's dtype, in 32 bits where JAX has no 64."""
+    return otherwise if dtype is None else jax.dtypes.canonicalize_dtype(DTYPES[dtype])
 
 
 def _quotient(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
@@ -32,7 +33,7 @@ def _quotient(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
         return jnp.floor_divide(x, y) if rounding_mode == "floor" else jnp.trunc(x / y).astype(jnp.result_type(x, y))
     out = jnp.true_divide(x, y)
     integers = not jnp.issubdtype(jnp.result_type(x, y), jnp.floating)
-    return out.astype(DTYPES[torch.get_default_dtype()]) if integers else out
+    return out.astype(dtype_of(torch.get_default_dtype(), None)) if integers else out
 
 
 def _scaled(function: ArrayFunction) -> ArrayFunction:
@@ -56,7 +57,7 @@ def _softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
 def _folded(function: ArrayFunction) -> ArrayFunction:
     def fold(x: Any, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
         axes = tuple(dims) if isinstance(dims, (list, tuple)) else dims
-        x = x if dtype is None else x.astype(DTYPES[dtype])
+        x = x if dtype is None else x.astype(dtype_of(dtype, None))
         out = function(x, axis=axes or None if isinstance(axes, tuple) else axes, keepdims=keepdim)
         is_sum = x.dtype != out.dtype and not jnp.issubdtype(x.dtype, jnp.bool_)
         return out.astype(x.dtype) if is_sum else out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -21,8 +21,11 @@ from graphweave.graph.structure import LocalScope
 from graphweave.graph.views import EdgeView, NodeView, RowsView
 from graphweave.jax.graph_forms import known
 from graphweave.jax.passing import hosted
-from graphweave.jax.tensors import ArrayTensor, stored, unwrapped, wrapped
+from graphweave.jax.tensors import ArrayTensor, array_of, stored, unwrapped, wrapped
 from graphweave.jax.user_functions import on_edges, on_nodes
+
+Etype: TypeAlias = str | CanonicalEtype | None
+"""A relation, by name or whole. None is the only one."""
 
 
 class Graph:
@@ -127,17 +130,21 @@ def _ends(name: str, data: Any) -> tuple[Tensor, Tensor]:
     return src if len(src) else src.long(), dst if len(dst) else dst.long()  # no numbers have no dtype in a list
 
 
-def _readout(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    @wraps(function)
-    def read(graph: Graph, feat: str, weight: str | None = None, **options: Any) -> Any:
-        with hosted():
-            return unwrapped(function(graph.tensors, feat, weight, **options))
+def readout_nodes(
+    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", ntype: str | None = None
+) -> jax.Array:
+    """`graphweave.readout_nodes`: "sum", "mean", "max" or "min" of a field over the nodes of each graph of a batch.
+    [nodes, ...] -> [graphs, ...]. XLA computes it."""
+    with hosted():
+        return array_of(readout.readout_nodes(graph.tensors, feat, weight, op=op, ntype=ntype))
 
-    return read
 
-
-sum_nodes, mean_nodes, max_nodes = map(_readout, (readout.sum_nodes, readout.mean_nodes, readout.max_nodes))
-sum_edges, mean_edges, max_edges = map(_readout, (readout.sum_edges, readout.mean_edges, readout.max_edges))
+def readout_edges(
+    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", etype: Etype = None
+) -> jax.Array:
+    """`graphweave.readout_edges`: the same over the edges of each graph. [edges, ...] -> [graphs, ...]."""
+    with hosted():
+        return array_of(readout.readout_edges(graph.tensors, feat, weight, op=op, etype=etype))
 
 
 # ---------------------------------------------------------------- arrays outside, tensors inside

@@ -26,7 +26,7 @@ from typing_extensions import Self
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import Fold
-from graphweave.jax.array_functions import DTYPES, FUNCTIONS, WHOLE
+from graphweave.jax.array_functions import DTYPES, FUNCTIONS, WHOLE, dtype_of
 from graphweave.jax.moves import End, Types, lookup, pull, push
 from graphweave.tensorlike.answers import NotExpressible
 
@@ -195,7 +195,7 @@ def array_of(x: Tensor) -> Any:
         return x.array
     if x.dim() and (x.numel() == 0 or bool((x == x.flatten()[0]).all())):
         number = x.flatten()[0].item() if x.numel() else 0
-        return jnp.full(x.shape, number, DTYPES[x.dtype])  # which needs no memory in a kernel
+        return jnp.full(x.shape, number, dtype_of(x.dtype, None))  # which needs no memory in a kernel
     return jnp.asarray(x.detach().numpy())
 
 

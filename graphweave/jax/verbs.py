@@ -79,8 +79,8 @@ def spmm(
 
     Raises DataError, which names the argument, for what does not fit, and for what kernels cannot compute, with JAX's
     primitive and the line; IndexRangeError for an index out of range; ScheduleError, a SettingsError, for a schedule
-    that no kernel of the call can take. Forward mode (`jax.jvp`) is not defined;
-    `jax.vmap` runs one element of the batch after the other.
+    that no kernel of the call can take. Forward mode (`jax.jvp`) is not defined.
+    `jax.vmap` makes the batch a dim of features.
     """
     check_schedule(schedule)
     fold = reducer(reduce)

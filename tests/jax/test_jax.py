@@ -189,6 +189,37 @@ def test_results_are_the_bits_of_pytorch(count: int) -> None:
         assert np.asarray(got).tobytes() == want.numpy().tobytes()
 
 
+def test_threads_are_chosen_when_compiled_functions_run() -> None:
+    g, x = fixed(HUB), data_of(HUB)[0]["h"]
+
+    def inside(jaxpr: Any) -> Iterator[Any]:
+        for eqn in jaxpr.eqns:
+            yield from [eqn.params["table"]] if "table" in eqn.params else []
+            for body in eqn.params.values():
+                yield from inside(body.jaxpr) if hasattr(body, "jaxpr") else ()
+
+    def tables(schedule: Any) -> list[Any]:
+        f = functools.partial(gj.spmm, g, "copy_u", schedule=schedule)
+        return list(inside(jax.make_jaxpr(lambda x: f(src=x))(x).jaxpr))
+
+    def found(schedule: Any) -> set[int]:
+        return {table.threads for table in tables(schedule)}
+
+    summed = jax.jit(lambda x: gj.spmm(g, "copy_u", src=x))
+    with threads(1):
+        before, kept = summed(x), tables("auto")
+        try:
+            gj.set_num_threads(2)
+            assert {table.threads for table in kept} == {2}, "which had been compiled for one thread"
+            assert found(Schedule(threads=1)) == {1}
+            close(summed(x), before, 0)
+        finally:
+            gj.set_num_threads(None)
+        assert found("auto") == {1}
+    with pytest.raises(SettingsError, match="from 1 on"):
+        gj.set_num_threads(0)
+
+
 def attention(g: Any, h: Any, w: Any, a: Any, b: Any) -> Any:
     def score(src: Any, dst: Any, edge: Any) -> Any:
         return jax.nn.leaky_relu(((src @ w) * a).sum(1) + ((dst @ w) * b).sum(1), 0.2)

@@ -184,7 +184,7 @@ def test_batches_and_readouts() -> None:
     graphs = [with_data(ZOO[name]) for name in ("hub_dst", "one_node", "duplicates")]
     both = gj.batch(graphs)
     assert both.batch_size == 3 and list(both.batch_num_nodes()) == [12, 1, 4]
-    got = jax.jit(lambda g: gj.mean_nodes(g, "h"))(both)
+    got = jax.jit(lambda g: gj.readout_nodes(g, "h", op="mean"))(both)
     np.testing.assert_allclose(got, [g.ndata["h"].mean(0) for g in graphs], rtol=1e-12)
     assert [g.num_edges() for g in gj.unbatch(both)] == [g.num_edges() for g in graphs]
     np.testing.assert_array_equal(gj.unbatch(both)[2].ndata["h"], graphs[2].ndata["h"])
