@@ -6,8 +6,9 @@ try:
 except ImportError as error:
     raise ImportError("graphweave.jax needs JAX. Install it: pip install graphweave[jax].") from error
 
+from graphweave.jax.array_graph import ArrayGraph as Graph
+from graphweave.jax.array_graph import batch, graph, heterograph, readout_edges, readout_nodes, unbatch
 from graphweave.jax.fixed_graph import FixedGraph
-from graphweave.jax.graph import Graph, batch, graph, heterograph, readout_edges, readout_nodes, unbatch
 from graphweave.jax.layers import Layer
 from graphweave.jax.native import set_num_threads
 from graphweave.jax.verbs import attend, sddmm, spmm

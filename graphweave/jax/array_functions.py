@@ -1,4 +1,4 @@
-"""What PyTorch's operators mean in JAX: all in which the layers of the two libraries differ.
+"""The meaning of PyTorch's operators in JAX: all in which the layers of the two libraries differ.
 
 A layer of `graphweave.nn` is written in PyTorch. PyTorch takes its functions, methods and modules apart into operators
 (`torch.ops.aten`), and these are the ones that layers need. Each takes arrays of JAX in the place of tensors.
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import Array
 
 ArrayFunction: TypeAlias = Callable[..., Any]
 
@@ -23,12 +24,12 @@ DTYPES: Mapping[torch.dtype, Any] = {
 """JAX's dtype of each of PyTorch's."""
 
 
-def dtype_of(dtype: torch.dtype | None, otherwise: Any) -> Any:
+def dtype_of(dtype: torch.dtype | None, otherwise: Any) -> Array:
     """JAX's dtype, in 32 bits where JAX has no 64."""
     return otherwise if dtype is None else jax.dtypes.canonicalize_dtype(DTYPES[dtype])
 
 
-def _quotient(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+def _quotient(x: Array, y: Array, *, rounding_mode: str | None = None) -> Array:
     if rounding_mode is not None:
         return jnp.floor_divide(x, y) if rounding_mode == "floor" else jnp.trunc(x / y).astype(jnp.result_type(x, y))
     out = jnp.true_divide(x, y)
@@ -41,21 +42,23 @@ def _scaled(function: ArrayFunction) -> ArrayFunction:
     return lambda x, y, *, alpha=1: function(x, y if alpha == 1 else y * alpha)
 
 
-def _leaky_relu(x: Any, slope: float = 0.01) -> Any:
+def _leaky_relu(x: Array, slope: float = 0.01) -> Array:
     return jnp.where(x > 0, x, x * slope)
 
 
-def _elu(x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+def _elu(x: Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Array:
     return jnp.where(x > 0, x * scale, jnp.expm1(jnp.where(x > 0, 0, x) * input_scale) * (alpha * scale))
 
 
-def _softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
+def _softplus(x: Array, beta: float = 1, threshold: float = 20) -> Array:
     large = x * beta > threshold
     return jnp.where(large, x, jnp.log1p(jnp.exp(jnp.where(large, 0, x) * beta)) / beta)
 
 
 def _folded(function: ArrayFunction) -> ArrayFunction:
-    def fold(x: Any, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    def fold(
+        x: Array, dims: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    ) -> Array:
         axes = tuple(dims) if isinstance(dims, (list, tuple)) else dims
         x = x if dtype is None else x.astype(dtype_of(dtype, None))
         out = function(x, axis=axes or None if isinstance(axes, tuple) else axes, keepdims=keepdim)
@@ -65,15 +68,17 @@ def _folded(function: ArrayFunction) -> ArrayFunction:
     return fold
 
 
-def _softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
+def _softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
     return jax.nn.softmax(x, axis=dim)
 
 
-def _log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
+def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
     return jax.nn.log_softmax(x, axis=dim)
 
 
-def _layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _layer_norm(
+    x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
+) -> tuple[Array, Array, Array]:
     axes = tuple(range(-len(shape), 0))
     mean = x.mean(axes, keepdims=True)
     scale = jax.lax.rsqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
@@ -82,30 +87,32 @@ def _layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float
     return (out if bias is None else out + bias), mean, scale
 
 
-def _addmm(c: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+def _addmm(c: Array, x: Array, y: Array, *, beta: float = 1, alpha: float = 1) -> Array:
     product = x @ y
     return (c if beta == 1 else c * beta) + (product if alpha == 1 else product * alpha)
 
 
-def _slice(x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+def _slice(x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
     start, stop, step = slice(start, end, step).indices(x.shape[dim])
     return jax.lax.slice_in_dim(x, start, max(stop, start), step, dim)
 
 
-def _split(x: Any, sizes: Sequence[int], dim: int = 0) -> list[Any]:
+def _split(x: Array, sizes: Sequence[int], dim: int = 0) -> list[Array]:
     return jnp.split(x, np.cumsum(sizes)[:-1].tolist(), axis=dim)
 
 
-def _expand(x: Any, sizes: Sequence[int], *, implicit: bool = False) -> Any:
+def _expand(x: Array, sizes: Sequence[int], *, implicit: bool = False) -> Array:
     lead = len(sizes) - x.ndim
     return jnp.broadcast_to(x, [x.shape[i - lead] if n == -1 else n for i, n in enumerate(sizes)])
 
 
-def _full(x: Any, sizes: Sequence[int], value: Any, *, dtype: torch.dtype | None = None, **options: object) -> Any:
+def _full(
+    x: Array, sizes: Sequence[int], value: float, *, dtype: torch.dtype | None = None, **options: object
+) -> Array:
     return jnp.full(tuple(sizes), value, dtype_of(dtype, x.dtype))
 
 
-def _full_like(x: Any, value: Any, *, dtype: torch.dtype | None = None, **options: object) -> Any:
+def _full_like(x: Array, value: float, *, dtype: torch.dtype | None = None, **options: object) -> Array:
     return jnp.full(x.shape, value, dtype_of(dtype, x.dtype))
 
 
@@ -113,32 +120,32 @@ def _filled(function: ArrayFunction, value: float) -> ArrayFunction:
     return lambda *args, **options: function(*args, value, **options)
 
 
-def _to_copy(x: Any, *, dtype: torch.dtype | None = None, **options: object) -> Any:
+def _to_copy(x: Array, *, dtype: torch.dtype | None = None, **options: object) -> Array:
     return x.astype(dtype_of(dtype, x.dtype))
 
 
-def _index(x: Any, indices: Sequence[Any]) -> Any:
+def _index(x: Array, indices: Sequence[Array | None]) -> Array:
     return x[tuple(slice(None) if i is None else i for i in indices)]
 
 
-def _index_select(x: Any, dim: int, index: Any) -> Any:
+def _index_select(x: Array, dim: int, index: Array) -> Array:
     return jnp.take(x, index, axis=dim)
 
 
-def _index_add(x: Any, dim: int, index: Any, rows: Any, *, alpha: float = 1) -> Any:
+def _index_add(x: Array, dim: int, index: Array, rows: Array, *, alpha: float = 1) -> Array:
     place = (slice(None),) * (dim % x.ndim) + (index,)
     return x.at[place].add(rows if alpha == 1 else rows * alpha)
 
 
-def _index_copy(x: Any, dim: int, index: Any, rows: Any) -> Any:
+def _index_copy(x: Array, dim: int, index: Array, rows: Array) -> Array:
     return x.at[(slice(None),) * (dim % x.ndim) + (index,)].set(rows)
 
 
-def _index_fill(x: Any, dim: int, index: Any, value: Any) -> Any:
+def _index_fill(x: Array, dim: int, index: Array, value: float) -> Array:
     return x.at[(slice(None),) * (dim % x.ndim) + (index,)].set(value)
 
 
-def _scatter_reduce(x: Any, dim: int, index: Any, rows: Any, fold: str, *, include_self: bool = True) -> Any:
+def _scatter_reduce(x: Array, dim: int, index: Array, rows: Array, fold: str, *, include_self: bool = True) -> Array:
     places = jnp.meshgrid(*map(jnp.arange, index.shape), indexing="ij", sparse=True)
     places[dim] = index
     if not include_self:
@@ -149,7 +156,9 @@ def _scatter_reduce(x: Any, dim: int, index: Any, rows: Any, fold: str, *, inclu
     return {"sum": at.add, "prod": at.multiply, "amax": at.max, "amin": at.min}[fold](rows)
 
 
-def _vector_norm(x: Any, order: float = 2, dims: Any = None, keepdim: bool = False, **options: Any) -> Any:
+def _vector_norm(
+    x: Array, order: float = 2, dims: Sequence[int] | None = None, keepdim: bool = False, **options: object
+) -> Array:
     axes = None if dims is None else tuple(dims)
     if order != 2:
         return jnp.linalg.norm(x, order, axis=axes, keepdims=keepdim)
@@ -158,11 +167,11 @@ def _vector_norm(x: Any, order: float = 2, dims: Any = None, keepdim: bool = Fal
     return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, square)))
 
 
-def _gelu(x: Any, *, approximate: str = "none") -> Any:
+def _gelu(x: Array, *, approximate: str = "none") -> Array:
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
 
-def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+def _clamp(x: Array, low: float | Array | None = None, high: float | Array | None = None) -> Array:
     x = x if low is None else jnp.maximum(x, low)
     return x if high is None else jnp.minimum(x, high)
 
@@ -208,7 +217,8 @@ FUNCTIONS: Mapping[str, ArrayFunction] = {
     "cat": lambda xs, dim=0: jnp.concatenate(xs, axis=dim), "stack": lambda xs, dim=0: jnp.stack(xs, axis=dim),
     # rows
     "index_select": _index_select, "index": _index, "index_add": _index_add, "index_copy": _index_copy,
-    "index_fill": _index_fill, "scatter_reduce": _scatter_reduce, "embedding": lambda w, i, *options: jnp.take(w, i, axis=0),
+    "index_fill": _index_fill, "scatter_reduce": _scatter_reduce,
+    "embedding": lambda w, i, *options: jnp.take(w, i, axis=0),
     # new arrays
     "new_zeros": _filled(_full, 0), "new_ones": _filled(_full, 1), "new_full": _full, "new_empty": _filled(_full, 0),
     "zeros_like": _filled(_full_like, 0), "ones_like": _filled(_full_like, 1), "full_like": _full_like,
@@ -220,9 +230,7 @@ WHOLE: Mapping[str, ArrayFunction] = {"matmul": jnp.matmul, "__matmul__": jnp.ma
 """Functions that PyTorch would take apart into products of matrices, whose shapes mix rows with features."""
 
 
-def _ones(x: Any, dims: Any) -> tuple[int, ...]:
+def _ones(x: Array, dims: int | Sequence[int] | None) -> tuple[int, ...]:
     """Those of `dims` (all by default) that have size 1."""
     given = range(x.ndim) if dims is None else dims if isinstance(dims, (list, tuple)) else [dims]
     return tuple(d % x.ndim for d in given if x.ndim and x.shape[d] == 1)
-
-

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 from graphweave.jax.graph_function import GraphFunction, imported, shaped
@@ -33,19 +34,20 @@ class _Perturbed:
     count: int
 
 
-def call(function: GraphFunction, *args: Any) -> list[Any]:
+def call(function: GraphFunction, *args: Array) -> list[Array]:
     """The results of `function`, by kernels; differentiable in arguments of floating-point numbers."""
     closed = jax.make_jaxpr(function.plain)(*map(shaped, args))
     jaxpr, tables, kinds = with_tables(closed)
     needed = needed_by(jaxpr)
     given = [*args, *tables, *closed.consts]
-    rows: list[Rows] = [*function.arguments, *kinds, *("unit" for _ in closed.consts)]
+    shared: list[Rows] = ["unit"] * len(closed.consts)
+    rows = [*function.arguments, *kinds, *shared]
     variables = [*jaxpr.invars, *jaxpr.constvars]
     own = [i for i, v in enumerate(variables) if v in needed]
     eqns = [e for e in jaxpr.eqns if not needed.isdisjoint(e.outvars)]
     whole = jaxpr.replace(invars=[variables[i] for i in own], constvars=[], eqns=eqns)
 
-    def plain(*xs: Any) -> Sequence[Any]:
+    def plain(*xs: Array) -> Sequence[Array]:
         return jax.core.eval_jaxpr(whole, (), *xs)
 
     results = function.results * len(jaxpr.outvars) if len(function.results) == 1 else function.results
@@ -68,7 +70,7 @@ def text_of(run: Callable[[], Any]) -> str:
     return "\n".join(texts)
 
 
-def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
+def _in_halves(function: GraphFunction, jaxpr: Any, *args: Array) -> list[Array]:
     """The results of a jaxpr whose constants are its last arguments."""
     texts = _texts.get()
     if texts is not None:
@@ -78,10 +80,10 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
     whole = _with_batches(function, lambda *xs: _run(function, jaxpr, xs))
 
     @jax.custom_vjp
-    def f(*xs: Any) -> list[Any]:
+    def f(*xs: Array) -> list[Array]:
         return whole(*xs)
 
-    def forward(*xs: Any) -> Any:
+    def forward(*xs: Array) -> Any:
         values, wanted = [x.value for x in xs], _wanted(xs)
         if not wanted.arguments or not _is_floating(jaxpr):
             return f(*values), (values, [], _Perturbed((), len(xs)))
@@ -92,14 +94,14 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
         count = len(function.results)
         return results[:count], (values, results[count:], wanted)
 
-    def backward(kept: Any, given: Sequence[Any]) -> tuple[Any, ...]:
+    def backward(kept: Any, given: Sequence[Array]) -> tuple[Array, ...]:
         values, saved, wanted = kept
         tangents = _tangents(given)
         if not wanted.arguments or tangents is None:
             return (None,) * wanted.count
         count, halves = len(values) + len(tangents), made[wanted.arguments]
 
-        def back(*xs: Any) -> list[Any]:
+        def back(*xs: Array) -> list[Array]:
             return halves.backward(xs[: len(values)], xs[len(values) : count], xs[count:])
 
         gradients = function.gradients(wanted.arguments)
@@ -110,9 +112,9 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
     return f(*args)
 
 
-def _with_batches(function: GraphFunction, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """`run`, of which `vmap` is a call of `function` with the batch among the features: one walk along the edges for all
-    of its elements.
+def _with_batches(function: GraphFunction, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+    """`run`, of which `vmap` is a call of `function` with the batch among the features: one walk along the edges for
+    all of its elements.
 
     `run` takes the arguments of `function` and then what a forward has saved, and gives its results and then what a
     backward needs. In a batch nothing is saved: a batched forward gives zeros, which a batched backward does not read.
@@ -120,11 +122,11 @@ def _with_batches(function: GraphFunction, run: Callable[..., list[Any]]) -> Cal
     own, results = len(function.arguments), len(function.results)
 
     @jax.custom_batching.custom_vmap
-    def f(*xs: Any) -> list[Any]:
+    def f(*xs: Array) -> list[Array]:
         return run(*xs)
 
     @f.def_vmap
-    def rule(size: int, batched: Sequence[bool], *xs: Any) -> tuple[list[Any], list[bool]]:
+    def rule(size: int, batched: Sequence[bool], *xs: Array) -> tuple[list[Array], list[bool]]:
         given = list(zip(xs, batched, strict=True))
         assert any(batched[:own]), "what is saved is never a batch alone"
         rows = [_is_rows(kind) for kind in function.arguments]
@@ -146,7 +148,7 @@ def _is_floating(jaxpr: Any) -> bool:
     return all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in jaxpr.outvars)
 
 
-def _told(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[str]:
+def _told(function: GraphFunction, jaxpr: Any, args: Sequence[Array]) -> list[str]:
     trace = imported(function, jaxpr)
     texts = [function.graph.run(trace, function.schedule).code.text]
     wanted = [i for i, x in enumerate(args) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
@@ -155,21 +157,21 @@ def _told(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[str]
     return texts
 
 
-def _again(function: GraphFunction, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+def _again(function: GraphFunction, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
     """`run` with the gradients of `function`. `run` takes the arguments of `function` and further ones, and gives its
     results and further ones; the further ones have no gradients."""
     own, results = len(function.arguments), len(function.results)
 
     @jax.custom_vjp
-    def f(*xs: Any) -> list[Any]:
+    def f(*xs: Array) -> list[Array]:
         return run(*xs)
 
-    def forward(*xs: Any) -> Any:
+    def forward(*xs: Array) -> Any:
         values = [x.value for x in xs]
         wanted = _Perturbed(_wanted(xs[:own]).arguments, len(xs))
         return f(*values), (values[:own], wanted)  # not `run`: an outer gradient differentiates this, too
 
-    def backward(kept: Any, given: Sequence[Any]) -> tuple[Any, ...]:
+    def backward(kept: Any, given: Sequence[Array]) -> tuple[Array, ...]:
         values, wanted = kept
         tangents = _tangents(given[:results])
         if not wanted.arguments or tangents is None:
@@ -180,26 +182,26 @@ def _again(function: GraphFunction, run: Callable[..., list[Any]]) -> Callable[.
     return f
 
 
-def _wanted(xs: Sequence[Any]) -> _Perturbed:
+def _wanted(xs: Sequence[Array]) -> _Perturbed:
     found = tuple(i for i, x in enumerate(xs) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating))
     return _Perturbed(found, len(xs))
 
 
-def _tangents(given: Sequence[Any]) -> list[Any] | None:
+def _tangents(given: Sequence[Array]) -> list[Array] | None:
     """The tangents, or None if all are zero."""
     if all(isinstance(g, SymbolicZero) for g in given):
         return None
     return [jnp.zeros(g.shape, g.dtype) if isinstance(g, SymbolicZero) else g for g in given]
 
 
-def _placed(gradients: Sequence[Any], wanted: _Perturbed) -> tuple[Any, ...]:
-    out: list[Any] = [None] * wanted.count
+def _placed(gradients: Sequence[Array], wanted: _Perturbed) -> tuple[Array, ...]:
+    out: list[Array] = [None] * wanted.count
     for i, g in zip(wanted.arguments, gradients, strict=True):
         out[i] = g
     return tuple(out)
 
 
-def _run(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+def _run(function: GraphFunction, jaxpr: Any, args: Sequence[Array]) -> list[Array]:
     trace = imported(function, jaxpr)
     arrays = {name: jnp.asarray(args[i]) for name, i in trace.arguments.items()}
     arrays.update((name, jnp.asarray(c)) for name, c in trace.constants.items())

@@ -121,9 +121,7 @@ class FixedGraph:
         found = self._with_kernels((trace.program, num_forward, tangents, schedule), trace, make)
         return found
 
-    def _run(
-        self, trace: ImportedTrace, code: CompiledProgram, known: Mapping[str, Tensor] | None = None
-    ) -> GraphRun:
+    def _run(self, trace: ImportedTrace, code: CompiledProgram, known: Mapping[str, Tensor] | None = None) -> GraphRun:
         fixed = {"src": self._src, "dst": self._dst, **trace.types, **(known or {})}
         return GraphRun(code, dict(trace.rows), fixed)
 

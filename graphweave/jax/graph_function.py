@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from graphweave.core.schedule import Schedule
 from graphweave.jax.fixed_graph import FixedGraph
@@ -19,7 +20,7 @@ class GraphFunction:
     """`plain` is traced, with pulls and pushes, on arguments whose dim 0 counts `arguments`; so do `results`, where one
     may stand for all. Errors call it `what`. Its kernels follow `schedule`."""
 
-    plain: Callable[..., Sequence[Any]]
+    plain: Callable[..., Sequence[Array]]
     arguments: tuple[Rows, ...]
     results: tuple[Rows, ...]
     graph: FixedGraph
@@ -30,7 +31,7 @@ class GraphFunction:
         """`gradients(*values, *tangents)` of the arguments numbered `wanted`, a tangent for each result."""
         count = len(self.arguments)
 
-        def plain(*xs: Any) -> Sequence[Any]:
+        def plain(*xs: Array) -> Sequence[Array]:
             return self._vjp(wanted, xs[:count])[1](tuple(xs[count:]))
 
         return self._with_tangents(plain, tuple(self.arguments[i] for i in wanted))
@@ -39,7 +40,7 @@ class GraphFunction:
         """`joint(*values, *tangents)`: the results, then what `gradients` gives."""
         count = len(self.arguments)
 
-        def plain(*xs: Any) -> Sequence[Any]:
+        def plain(*xs: Array) -> Sequence[Array]:
             results, vjp = self._vjp(wanted, xs[:count])
             return [*results, *vjp(tuple(xs[count:]))]
 
@@ -50,14 +51,14 @@ class GraphFunction:
         arguments and results, and dim 0 of other data."""
         inside = [_batch_dim(rows) if b else None for rows, b in zip(self.arguments, which, strict=True)]
 
-        def plain(*xs: Any) -> Sequence[Any]:
+        def plain(*xs: Array) -> Sequence[Array]:
             outside = [_batch_dim(rows) for rows in self.results]
             return jax.vmap(lambda *ys: list(self.plain(*ys)), in_axes=inside, out_axes=outside)(*xs)
 
         return replace(self, plain=plain)
 
-    def _vjp(self, wanted: Sequence[int], values: Sequence[Any]) -> Any:
-        def of_wanted(*own: Any) -> tuple[Any, ...]:
+    def _vjp(self, wanted: Sequence[int], values: Sequence[Array]) -> Any:
+        def of_wanted(*own: Array) -> tuple[Array, ...]:
             xs = list(values)
             for i, x in zip(wanted, own, strict=True):
                 xs[i] = x
@@ -65,7 +66,7 @@ class GraphFunction:
 
         return jax.vjp(of_wanted, *(values[i] for i in wanted))
 
-    def _with_tangents(self, plain: Callable[..., Sequence[Any]], results: tuple[Rows, ...]) -> GraphFunction:
+    def _with_tangents(self, plain: Callable[..., Sequence[Array]], results: tuple[Rows, ...]) -> GraphFunction:
         return replace(self, plain=plain, arguments=(*self.arguments, *self.results), results=results)
 
 
@@ -73,7 +74,7 @@ def _batch_dim(rows: Rows) -> int:
     return 0 if rows == "unit" else 1
 
 
-def shaped(x: Any) -> jax.ShapeDtypeStruct:
+def shaped(x: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from graphweave.jax.graph import inward
+from graphweave.jax.array_graph import inward
 from graphweave.jax.passing import hosted
 from graphweave.jax.tensors import unwrapped, wrapped
 
@@ -47,8 +47,9 @@ class Layer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for module in reversed(list(self.module.modules())):  # what a module resets in its parts comes last
-                if hasattr(module, "reset_parameters"):
-                    module.reset_parameters()
+                reset = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
         return self.parameters()
 
     def parameters(self) -> Parameters:
@@ -58,5 +59,7 @@ class Layer:
     def apply(self, parameters: Parameters, *args: Any, **options: Any) -> Any:
         """The result of `forward` with these parameters, arrays in the place of tensors."""
         with hosted():
-            given, named = jax.tree.map(inward, (args, options), is_leaf=lambda x: not isinstance(x, (tuple, list, dict)))
+            given, named = jax.tree.map(
+                inward, (args, options), is_leaf=lambda x: not isinstance(x, (tuple, list, dict))
+            )
             return unwrapped(torch.func.functional_call(self.module, wrapped(parameters), given, named))

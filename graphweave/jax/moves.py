@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
@@ -40,12 +41,12 @@ class Types:
     count: int
 
 
-def pull(x: Any, end: End, edges: int) -> Any:
+def pull(x: Array, end: End, edges: int) -> Array:
     """out[e] = x[end[e]]. [rows, ...] -> [edges, ...]."""
     return pull_p.bind(x, end=end, edges=edges)
 
 
-def push(x: Any, end: End, rows: int, fold: Fold = Fold.sum) -> Any:
+def push(x: Array, end: End, rows: int, fold: Fold = Fold.sum) -> Array:
     """out[v] = fold of x[e] over the edges e with end[e] = v; of no edges 0, for products 1. [edges, ...] -> [rows,
     ...]."""
     if fold is Fold.sum:
@@ -53,18 +54,18 @@ def push(x: Any, end: End, rows: int, fold: Fold = Fold.sum) -> Any:
     return fold_p.bind(x, end=end, rows=rows, fold=fold)
 
 
-def lookup(table: Any, types: Types) -> Any:
+def lookup(table: Array, types: Types) -> Array:
     """out[e] = table[types[e]]. [types, ...] -> [edges, ...]."""
     # Each look-up has a variable of its own in the trace, which may become an argument (`tables.py`).
     return lookup_p.bind(jax.lax.optimization_barrier(table), types=types)
 
 
-def collect(x: Any, types: Types) -> Any:
+def collect(x: Array, types: Types) -> Array:
     """out[t] = sum of x[e] over the edges e of type t. [edges, ...] -> [types, ...]."""
     return collect_p.bind(x, types=types)
 
 
-def count(end: End, edges: int, rows: int, dtype: Any) -> Any:
+def count(end: End, edges: int, rows: int, dtype: Any) -> Array:
     """The number of edges of each row, at least 1, [rows]."""
     return jnp.maximum(push(jnp.ones((edges,), dtype), end, rows), jnp.ones((), dtype))
 
@@ -94,10 +95,10 @@ def _collected(x: ShapedArray, *, types: Types) -> ShapedArray:
     return ShapedArray((types.count, *x.shape[1:]), x.dtype)
 
 
-def _batched(primitive: Primitive) -> Any:
+def _batched(primitive: Primitive) -> Array:
     """The rule of `vmap`: the batch becomes the first dim of features."""
 
-    def rule(operands: Any, dims: Any, **params: Any) -> Any:
+    def rule(operands: Any, dims: Any, **params: Any) -> Array:
         return primitive.bind(jnp.moveaxis(operands[0], dims[0], 1), **params), 1
 
     return rule
@@ -112,7 +113,7 @@ ad.deflinear2(pull_p, lambda g, x, *, end, edges: [push(g, end, x.aval.shape[0])
 ad.deflinear2(push_p, lambda g, x, *, end, rows: [pull(g, end, x.aval.shape[0])])
 
 
-def _fold_jvp(primals: Any, tangents: Any, *, end: End, rows: int, fold: Fold) -> Any:
+def _fold_jvp(primals: Any, tangents: Any, *, end: End, rows: int, fold: Fold) -> Array:
     ((x,), (t,)) = primals, tangents
     out = push(x, end, rows, fold)
     if isinstance(t, ad.Zero):
@@ -129,7 +130,7 @@ def _fold_jvp(primals: Any, tangents: Any, *, end: End, rows: int, fold: Fold) -
 ad.primitive_jvps[fold_p] = _fold_jvp
 
 
-def _product(x: Any, end: End, rows: int) -> Any:
+def _product(x: Array, end: End, rows: int) -> Array:
     """The product over the edges of each row, with first and second derivatives also where edges are 0. It is the
     product of the edges that are not 0 times that of the others, which is computed as a polynomial of two power
     sums."""
@@ -145,24 +146,24 @@ def _product(x: Any, end: End, rows: int) -> Any:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def _product_of_nonzero(x: Any, end: End, rows: int) -> Any:
+def _product_of_nonzero(x: Array, end: End, rows: int) -> Array:
     return push(x, end, rows, Fold.mul)
 
 
 @_product_of_nonzero.defjvp
-def _product_of_nonzero_jvp(end: End, rows: int, primals: Any, tangents: Any) -> Any:
+def _product_of_nonzero_jvp(end: End, rows: int, primals: Any, tangents: Any) -> Array:
     out = _product_of_nonzero(primals[0], end, rows)
     return out, out * push(tangents[0] / primals[0], end, rows)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _vanishing(x: Any, orders: int) -> Any:
+def _vanishing(x: Array, orders: int) -> Array:
     """0, with derivatives 0 up to `orders`: a product of more than `orders` numbers that all are 0."""
     return jnp.zeros_like(x)
 
 
 @_vanishing.defjvp
-def _vanishing_jvp(orders: int, primals: Any, tangents: Any) -> Any:
+def _vanishing_jvp(orders: int, primals: Any, tangents: Any) -> Array:
     if orders == 0:
         raise DerivativeError(
             "the third derivative of reduce='prod' is not defined (got a gradient of its second). Write the product as"

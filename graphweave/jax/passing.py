@@ -1,7 +1,7 @@
 """Message passing on a graph with arrays of JAX: `graphweave.udf`, traced for kernels.
 
-Messages and reductions are the functions of `udf/passing.py`, on tensors that stand for arrays (`tensors.py`). What they
-compute is one `GraphFunction` of the fields: a kernel or a few, with gradients. A reduce function that does more with
+Messages and reductions are the functions of `udf/passing.py`, on tensors that stand for arrays (`tensors.py`). Their
+results are one `GraphFunction` of the fields: a kernel or a few, with gradients. A reduce function that does more with
 mailboxes than these can is called for each number of messages, as in PyTorch; XLA computes that.
 """
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jax import Array
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -103,7 +104,7 @@ def _by_kernels(
     places = [(end, name, x) for end, fields in given for name, x in fields.items()]
     names: list[str] = []
 
-    def plain(*arrays: Any) -> Sequence[Any]:
+    def plain(*arrays: Array) -> Sequence[Array]:
         made: dict[Rows, dict[str, Tensor]] = {end: {} for end, _ in given}
         for (end, name, x), array in zip(places, arrays, strict=True):
             values = known_integers(x)

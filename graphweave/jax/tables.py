@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax import Array
 
 from graphweave.jax.importer import Rows, needed_by
 from graphweave.jax.moves import lookup_p
 
 
-def with_tables(closed: Any) -> tuple[Any, list[Any], list[Rows]]:
+def with_tables(closed: Any) -> tuple[Any, list[Array], list[Rows]]:
     """The jaxpr of `closed` with each table that depends on constants alone as a further argument; their values; and
     their rows. A table that depends on arguments stays: it is an argument, or has been made of one by a gradient."""
     jaxpr = closed.jaxpr

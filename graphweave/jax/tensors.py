@@ -1,9 +1,9 @@
 """Arrays of JAX that code written for PyTorch takes for tensors.
 
 An `ArrayTensor` is a tensor without memory. PyTorch knows its shape and dtype, takes every function, method and module
-apart into operators, and hands these over; `array_functions.py` says what each means in JAX. So layers, reduce functions
-and graphs, which are written in PyTorch, compute with arrays of JAX, traced ones among them, and nothing of them is
-written twice. Autograd takes no part: JAX differentiates what its functions have computed.
+apart into operators, and hands these over; `array_functions.py` says what each means in JAX. So layers, reduce
+functions and graphs, which are written in PyTorch, compute with arrays of JAX, traced ones among them, and nothing of
+them is written twice. Autograd takes no part: JAX differentiates what its functions have computed.
 
 Along the edges of a graph, rows move by an `EndTensor`, the source or destination of each edge. These moves become the
 primitives of `moves.py` inside of what is compiled (`passing.py`).
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import Array
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
@@ -44,19 +45,19 @@ _KEEPS_ENDS = ("_to_copy", "unsqueeze", "expand", "view", "alias", "detach", "cl
 class ArrayTensor(Tensor):
     """`array` as a tensor. `is_zero` says that it has been made of zeros, into which rows are then pushed."""
 
-    array: Any
+    array: Array
     is_zero: bool
 
     @staticmethod
-    def __new__(cls, array: Any, is_zero: bool = False) -> Self:
+    def __new__(cls, array: Array, is_zero: bool = False) -> Self:
         dtype = _TORCH_DTYPE.get(jnp.dtype(array.dtype))
         if dtype is None:
             raise DataError(f"expected an array of real numbers (got {array.dtype}). Convert it with .astype(...).")
-        out = Tensor._make_wrapper_subclass(cls, array.shape, dtype=dtype)  # type: ignore[attr-defined]
+        out = Tensor._make_wrapper_subclass(cls, array.shape, dtype=dtype)
         out.array, out.is_zero = array, is_zero
         return out
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"{type(self).__name__}({self.array!r})"
 
     @classmethod
@@ -68,7 +69,9 @@ class ArrayTensor(Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         name, given = func.overloadpacket.__name__, dict(kwargs or {})
         moved = _moved(name, args, given)
         if moved is not None:
@@ -88,7 +91,7 @@ class KnownTensor(ArrayTensor):
     known: Tensor
 
     @staticmethod
-    def of(array: Any, known: Tensor) -> KnownTensor:
+    def of(array: Array, known: Tensor) -> KnownTensor:
         out = KnownTensor(array)
         out.known = known
         return out
@@ -126,7 +129,7 @@ def _moved(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     return None
 
 
-def _onto(x: Tensor, at: EndTensor, rows: Any, fold: Fold) -> ArrayTensor:
+def _onto(x: Tensor, at: EndTensor, rows: Array, fold: Fold) -> ArrayTensor:
     """Rows of edges folded into their nodes. Nodes without edges keep what they have in `x`."""
     pushed = push(rows, at.end, x.shape[0], fold)
     is_zero = x.is_zero if isinstance(x, ArrayTensor) else not bool(x.any())
@@ -189,7 +192,7 @@ def _arrays(value: Any) -> Any:
     return pytree.tree_map_only(Tensor, _operand, value)
 
 
-def array_of(x: Tensor) -> Any:
+def array_of(x: Tensor) -> Array:
     """The array for which `x` stands, or one of the same numbers."""
     if isinstance(x, ArrayTensor):
         return x.array

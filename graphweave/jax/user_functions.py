@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
+from jax import Array
 from torch import Tensor
 
 from graphweave.core.errors import DataError
@@ -16,12 +17,17 @@ from graphweave.udf.mailbox import Mailbox
 
 _BUILT_IN = (CopyMessage, BinaryMessage, ReduceMessages)
 
-ArrayFunction = Callable[[Any], Mapping[str, Any]]
-"""A function of edges or nodes, which gives arrays by name."""
+EdgeFunction: TypeAlias = Callable[[Any], Mapping[str, Any]]
+"""A function of `ArrayEdges`, which gives arrays by name, or a message of `graphweave.function`."""
+
+NodeFunction: TypeAlias = Callable[[Any], Mapping[str, Any]]
+"""A function of `ArrayNodes`, which gives arrays by name, or a reduction of `graphweave.function`."""
+
+_Adapted: TypeAlias = Callable[[Any], dict[str, Tensor | Mailbox]]
 
 
-class ArrayFields(Mapping[str, Any]):
-    """Fields by name as arrays, and mailboxes as `ArrayMailbox`."""
+class ArrayFields:
+    """Fields by name as arrays, and mailboxes as `ArrayMailbox`. A field is read when it is requested."""
 
     def __init__(self, fields: FieldReader | TypeFields) -> None:
         self._fields = fields
@@ -29,14 +35,11 @@ class ArrayFields(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return to_user(self._fields[name])
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
+    def __contains__(self, name: object) -> bool:
+        return isinstance(self._fields, FieldReader) and name in self._fields
 
 
-class Edges:
+class ArrayEdges:
     """Edges, as message functions and `apply_edges` see them: `src`, `dst` and `data` hold the features [edges, ...] of
     their ends and of themselves; `srctype`, `dsttype` and `type` the data of types."""
 
@@ -51,14 +54,15 @@ class Edges:
         return self._edges.batch_size()
 
 
-class Nodes:
+class ArrayNodes:
     """Nodes, as reduce and apply functions see them: `data` [nodes, ...] and `mailbox`, an `ArrayMailbox` of the
     messages that each has received, or, where a function does more with messages than that can, an array [nodes,
     messages, ...] of nodes that have received equally many."""
 
     def __init__(self, nodes: NodeBatch) -> None:
         self._nodes = nodes
-        self.data, self.mailbox, self.type = map(ArrayFields, (nodes.data, nodes.mailbox, nodes.type))
+        self.data, self.mailbox = ArrayFields(nodes.data), ArrayFields(nodes.mailbox)
+        self.type = ArrayFields(nodes.type)
         self.ntype = nodes.ntype
 
     def batch_size(self) -> int:
@@ -83,28 +87,28 @@ class ArrayMailbox:
         return self._box.ndim
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> Array:
         return unwrapped(self._box.messages).dtype
 
-    def sum(self, axis: int, keepdims: bool = False) -> Any:
+    def sum(self, axis: int, keepdims: bool = False) -> Array:
         return to_user(self._box.sum(axis, keepdims))
 
-    def mean(self, axis: int, keepdims: bool = False) -> Any:
+    def mean(self, axis: int, keepdims: bool = False) -> Array:
         return to_user(self._box.mean(axis, keepdims))
 
-    def prod(self, axis: int, keepdims: bool = False) -> Any:
+    def prod(self, axis: int, keepdims: bool = False) -> Array:
         return to_user(self._box.prod(axis, keepdims))
 
-    def max(self, axis: int, keepdims: bool = False) -> Any:
+    def max(self, axis: int, keepdims: bool = False) -> Array:
         return to_user(self._box.amax(axis, keepdims))
 
-    def min(self, axis: int, keepdims: bool = False) -> Any:
+    def min(self, axis: int, keepdims: bool = False) -> Array:
         return to_user(self._box.amin(axis, keepdims))
 
-    def std(self, axis: int, keepdims: bool = False, ddof: int = 0) -> Any:
+    def std(self, axis: int, keepdims: bool = False, ddof: int = 0) -> Array:
         return to_user(self._box.std(axis, correction=ddof, keepdim=keepdims))
 
-    def var(self, axis: int, keepdims: bool = False, ddof: int = 0) -> Any:
+    def var(self, axis: int, keepdims: bool = False, ddof: int = 0) -> Array:
         return to_user(self._box.var(axis, correction=ddof, keepdim=keepdims))
 
     def softmax(self, axis: int) -> ArrayMailbox:
@@ -117,7 +121,7 @@ class ArrayMailbox:
     def __getitem__(self, index: object) -> ArrayMailbox:
         return ArrayMailbox(self._box[index])
 
-    def __array__(self, *args: object, **options: object) -> Any:
+    def __array__(self, *args: object, **options: object) -> Array:
         raise NotExpressible("a function of jax.numpy of a mailbox")
 
 
@@ -137,23 +141,24 @@ for _name in ("neg", "abs", "lt", "le", "gt", "ge", "eq", "ne"):
     setattr(ArrayMailbox, f"__{_name}__", _operator(f"__{_name}__"))
 
 
-def to_user(value: Any) -> Any:
+def to_user(value: Tensor | Mailbox) -> Any:
     return ArrayMailbox(value) if isinstance(value, Mailbox) else unwrapped(value)
 
 
-def on_edges(function: Any) -> Any:
-    """`function` of `Edges` as a message function of `graphweave.udf`; those of `graphweave.function` as they are."""
-    return function if isinstance(function, _BUILT_IN) else _adapted(function, Edges)
+def on_edges(function: EdgeFunction) -> EdgeFunction:
+    """`function` of `ArrayEdges` as a message function of `graphweave.udf`, which those of `graphweave.function`
+    are."""
+    return function if isinstance(function, _BUILT_IN) else _adapted(function, ArrayEdges)
 
 
 def on_nodes(function: Any) -> Any:
-    """`function` of `Nodes` as a reduce or apply function of `graphweave.udf`; None as it is."""
+    """`function` of `ArrayNodes` as a reduce or apply function of `graphweave.udf`; None as it is."""
     if function is None or isinstance(function, _BUILT_IN):
         return function
-    return _adapted(function, Nodes)
+    return _adapted(function, ArrayNodes)
 
 
-def _adapted(function: ArrayFunction, argument: Callable[[Any], Any]) -> Callable[[Any], dict[str, Tensor | Mailbox]]:
+def _adapted(function: EdgeFunction | NodeFunction, argument: type[ArrayEdges] | type[ArrayNodes]) -> _Adapted:
     def adapted(given: Any) -> dict[str, Tensor | Mailbox]:
         return _returned(function(argument(given)))
 
@@ -164,5 +169,7 @@ def _adapted(function: ArrayFunction, argument: Callable[[Any], Any]) -> Callabl
 
 def _returned(fields: Mapping[str, Any]) -> dict[str, Tensor | Mailbox]:
     if not isinstance(fields, Mapping):
-        raise DataError(f"expected a dict of arrays by name from the function (got {type(fields).__name__}). Return one.")
+        raise DataError(
+            f"expected a dict of arrays by name from the function (got {type(fields).__name__}). Return one."
+        )
     return {name: x._box if isinstance(x, ArrayMailbox) else wrapped(x) for name, x in fields.items()}

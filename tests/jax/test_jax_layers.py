@@ -41,8 +41,8 @@ def leaves(result: Any) -> list[Any]:
 def assert_same(
     module: nn.Module, graph: Any, data: list[Tensor], fixed: tuple[Any, ...], pair: bool, on_edges: Sequence[str] = ()
 ) -> None:
-    """The results, and the gradients of their signed squares in all floating-point `data` and all parameters. `data` are
-    features of nodes, then arguments of the names `on_edges`."""
+    """The results, and the gradients of their signed squares in all of `data` and all parameters. `data` are features
+    of nodes, then arguments of the names `on_edges`."""
     names = [name for name, _ in module.named_parameters()]
     rows = torch.arange(1, 4, dtype=torch.float64)
 
@@ -137,7 +137,10 @@ def test_a_layer_of_several_relations_is_that_of_pytorch() -> None:
         ("item", "near", "item"): torch.randint(6, (2, 14), generator=generator),
     }
     graph = gw.heterograph({key: (e[0], e[1]) for key, e in edges.items()}, {"user": 6, "item": 6})
-    layers = {"near": gnn.GraphConv(3, 2), ("user", "likes", "item"): gnn.SAGEConv(3, 2, "mean")}
+    layers: dict[object, nn.Module] = {
+        "near": gnn.GraphConv(3, 2),
+        ("user", "likes", "item"): gnn.SAGEConv(3, 2, "mean"),
+    }
     module = gnn.HeteroGraphConv(layers, aggregate="max").double()
     data = {t: torch.randn(6, 3, generator=generator, dtype=torch.float64) for t in ("user", "item")}
     with override(eager_kernels=False):

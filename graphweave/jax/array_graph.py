@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 import torch
+from jax import Array
 from torch import Tensor
 
 from graphweave.graph import batch as batches
@@ -22,23 +23,24 @@ from graphweave.graph.views import EdgeView, NodeView, RowsView
 from graphweave.jax.graph_forms import known
 from graphweave.jax.passing import hosted
 from graphweave.jax.tensors import ArrayTensor, array_of, stored, unwrapped, wrapped
-from graphweave.jax.user_functions import on_edges, on_nodes
+from graphweave.jax.user_functions import EdgeFunction, NodeFunction, on_edges, on_nodes
 
 Etype: TypeAlias = str | CanonicalEtype | None
 """A relation, by name or whole. None is the only one."""
 
 
-class Graph:
+class ArrayGraph:
     """A `graphweave.Graph` whose data are arrays of JAX, made by `graph`, `heterograph` or `batch` of this module.
 
-    Fields are read and set as `g.ndata["h"]`, `g.edata["w"]`, `g.nodes["user"].data["h"]`; messages pass by `update_all`
-    and its relatives, whose functions are those of `graphweave.function` or written in jax.numpy. They run in kernels,
-    under `jit` and `grad` too. Any other method of `graphweave.Graph` is here under its name, and gives arrays.
+    Fields are read and set as `g.ndata["h"]`, `g.edata["w"]`, `g.nodes["user"].data["h"]`. Messages pass by
+    `update_all` and its relatives, whose functions are those of `graphweave.function` or written in jax.numpy. They run
+    in kernels, under `jit` and `grad` too. Any other method of `graphweave.Graph` is here under its name, and gives
+    arrays.
 
     **As an argument.** A graph is a pytree: its fields are the leaves. Edges are known when JAX traces, since kernels
-    walk formats that are made of them once: they are the static part, and two graphs have the same if one has been made
-    of the other by setting fields, or by JAX. Integers that are set as arrays of NumPy, types of edges for instance, are
-    part of it as well. A function that sets fields of a traced graph should return them, or the graph.
+    walk formats that are made of them once. They are the static part, and two graphs have the same if one has been made
+    of the other by setting fields, or by JAX. Integers that are set as arrays of NumPy, types of edges for instance,
+    are part of it as well. A function that sets fields of a traced graph should return them, or the graph.
     """
 
     def __init__(self, tensors: TensorGraph) -> None:
@@ -54,16 +56,23 @@ class Graph:
             raise AttributeError(name)
         return outward(getattr(self.tensors, name))
 
-    def __getitem__(self, etype: Any) -> Graph:
+    def __getitem__(self, etype: str | tuple[object, object, object]) -> ArrayGraph:
         """One relation as a graph that shares this graph's fields."""
-        return Graph(self.tensors[etype])
+        return ArrayGraph(self.tensors[etype])
 
-    def update_all(self, message: Any, reduce: Any, apply: Any = None, etype: Any = None) -> None:
+    def update_all(
+        self, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None = None, etype: Etype = None
+    ) -> None:
         """`graphweave.Graph.update_all`: messages along all edges of a relation, reduced at their destinations."""
         with hosted():
             self.tensors.update_all(on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
 
-    def multi_update_all(self, functions: Mapping[Any, Sequence[Any]], cross_reducer: Any, apply: Any = None) -> None:
+    def multi_update_all(
+        self,
+        functions: Mapping[Etype, Sequence[Any]],
+        cross_reducer: str | Callable[[list[Array]], Array],
+        apply: NodeFunction | None = None,
+    ) -> None:
         """`graphweave.Graph.multi_update_all`: `update_all` for several relations, whose results `cross_reducer`
         combines: "sum", "mean", "max", "min", "stack", or a function of a list of arrays."""
         inner = {
@@ -73,27 +82,48 @@ class Graph:
         with hosted():
             self.tensors.multi_update_all(inner, inward(cross_reducer), on_nodes(apply))
 
-    def apply_edges(self, function: Any, edges: Any = None, etype: Any = None) -> None:
+    def apply_edges(self, function: EdgeFunction, edges: object = None, etype: Etype = None) -> None:
         """`graphweave.Graph.apply_edges`: fields of edges from those of edges and of their ends."""
         with hosted():
             self.tensors.apply_edges(on_edges(function), inward(edges), etype)
 
-    def apply_nodes(self, function: Any, v: Any = None, ntype: str | None = None) -> None:
+    def apply_nodes(self, function: NodeFunction, v: object = None, ntype: str | None = None) -> None:
         """`graphweave.Graph.apply_nodes`: fields of nodes from their fields."""
         with hosted():
             self.tensors.apply_nodes(on_nodes(function), inward(v), ntype)
 
-    def send_and_recv(self, edges: Any, message: Any, reduce: Any, apply: Any = None, etype: Any = None) -> None:
+    def send_and_recv(
+        self,
+        edges: object,
+        message: EdgeFunction,
+        reduce: NodeFunction,
+        apply: NodeFunction | None = None,
+        etype: Etype = None,
+    ) -> None:
         """`graphweave.Graph.send_and_recv`: `update_all` along some of the edges."""
         with hosted():
             self.tensors.send_and_recv(inward(edges), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
 
-    def pull(self, v: Any, message: Any, reduce: Any, apply: Any = None, etype: Any = None) -> None:
+    def pull(
+        self,
+        v: object,
+        message: EdgeFunction,
+        reduce: NodeFunction,
+        apply: NodeFunction | None = None,
+        etype: Etype = None,
+    ) -> None:
         """`graphweave.Graph.pull`: `update_all` along the edges that end in some of the nodes."""
         with hosted():
             self.tensors.pull(inward(v), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
 
-    def push(self, u: Any, message: Any, reduce: Any, apply: Any = None, etype: Any = None) -> None:
+    def push(
+        self,
+        u: object,
+        message: EdgeFunction,
+        reduce: NodeFunction,
+        apply: NodeFunction | None = None,
+        etype: Etype = None,
+    ) -> None:
         """`graphweave.Graph.push`: `update_all` along the edges that start in some of the nodes."""
         with hosted():
             self.tensors.push(inward(u), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
@@ -102,27 +132,27 @@ class Graph:
 # ---------------------------------------------------------------- making graphs
 
 
-def graph(data: Any, num_nodes: int | None = None) -> Graph:
+def graph(data: object, num_nodes: int | None = None) -> ArrayGraph:
     """`graphweave.graph`: a homogeneous graph of a pair (sources, destinations) of index arrays, or an edge_index [2,
     edges], which JAX must not trace. They are copied."""
-    return Graph(build.graph(_ends("data", data), num_nodes))
+    return ArrayGraph(build.graph(_ends("data", data), num_nodes))
 
 
-def heterograph(data: Mapping[CanonicalEtype, Any], num_nodes: Mapping[str, int] | None = None) -> Graph:
+def heterograph(data: Mapping[CanonicalEtype, object], num_nodes: Mapping[str, int] | None = None) -> ArrayGraph:
     """`graphweave.heterograph`: a graph of several relations, (source type, name, destination type) -> edges."""
-    return Graph(build.heterograph({key: _ends(str(key), ends) for key, ends in data.items()}, num_nodes))
+    return ArrayGraph(build.heterograph({key: _ends(str(key), ends) for key, ends in data.items()}, num_nodes))
 
 
-def batch(graphs: Sequence[Graph]) -> Graph:
+def batch(graphs: Sequence[ArrayGraph]) -> ArrayGraph:
     """`graphweave.batch`: one graph in which the nodes and edges of each graph follow those of the one before it."""
     with hosted():
-        return Graph(batches.batch([g.tensors for g in graphs]))
+        return ArrayGraph(batches.batch([g.tensors for g in graphs]))
 
 
-def unbatch(batched: Graph) -> list[Graph]:
+def unbatch(batched: ArrayGraph) -> list[ArrayGraph]:
     """`graphweave.unbatch`: the graphs of a batch."""
     with hosted():
-        return [Graph(g) for g in batches.unbatch(batched.tensors)]
+        return [ArrayGraph(g) for g in batches.unbatch(batched.tensors)]
 
 
 def _ends(name: str, data: Any) -> tuple[Tensor, Tensor]:
@@ -131,8 +161,8 @@ def _ends(name: str, data: Any) -> tuple[Tensor, Tensor]:
 
 
 def readout_nodes(
-    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", ntype: str | None = None
-) -> jax.Array:
+    graph: ArrayGraph, feat: str, weight: str | None = None, *, op: str = "sum", ntype: str | None = None
+) -> Array:
     """`graphweave.readout_nodes`: "sum", "mean", "max" or "min" of a field over the nodes of each graph of a batch.
     [nodes, ...] -> [graphs, ...]. XLA computes it."""
     with hosted():
@@ -140,8 +170,8 @@ def readout_nodes(
 
 
 def readout_edges(
-    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", etype: Etype = None
-) -> jax.Array:
+    graph: ArrayGraph, feat: str, weight: str | None = None, *, op: str = "sum", etype: Etype = None
+) -> Array:
     """`graphweave.readout_edges`: the same over the edges of each graph. [edges, ...] -> [graphs, ...]."""
     with hosted():
         return array_of(readout.readout_edges(graph.tensors, feat, weight, op=op, etype=etype))
@@ -183,38 +213,38 @@ class _View:
     def __init__(self, view: NodeView | EdgeView) -> None:
         self._view: Any = view
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, *args: object, **options: object) -> Any:
         return outward(self._view(*args, **options))
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return outward(self._view[key if isinstance(key, (str, tuple)) else inward(key)])
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _RowsOfArrays:
     """Nodes or edges of one type."""
 
     data: MutableMapping[str, Any]
 
 
-def inward(value: Any) -> Any:
+def inward(value: object) -> Any:
     """Arguments of a method of a tensors' graph."""
-    if isinstance(value, Graph):
+    if isinstance(value, ArrayGraph):
         return value.tensors
     return (lambda *args: wrapped(value(*map(unwrapped, args)))) if callable(value) else wrapped(value)
 
 
-def outward(value: Any) -> Any:
-    """What a method or attribute of a tensors' graph gives, with arrays."""
+def outward(value: object) -> Any:
+    """The result of a method of a tensors' graph, or an attribute, with arrays."""
     match value:
         case TensorGraph():
-            return Graph(value)
+            return ArrayGraph(value)
         case Frame() | TypedFrames():
             return _Fields(value)
         case NodeView() | EdgeView():
             return _View(value)
         case RowsView(data):
-            return _Rows(_Fields(data))
+            return _RowsOfArrays(_Fields(data))
         case LocalScope() | type():
             return value
         case tuple() | list() if not isinstance(value, torch.Size):
@@ -224,7 +254,7 @@ def outward(value: Any) -> Any:
     return unwrapped(value)
 
 
-def _called(method: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def _called(method: Callable[..., Any], args: Sequence[object], options: Mapping[str, object]) -> Any:
     with hosted():
         named = {name: inward(x) for name, x in options.items()}
         return outward(method(*map(inward, args), **named))
@@ -234,7 +264,7 @@ def _called(method: Callable[..., Any], args: Sequence[Any], options: Mapping[st
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownParts:
     """The part of a graph that JAX does not trace: structure, and fields of PyTorch's own tensors, by identity."""
 
     structure: TensorGraph
@@ -243,15 +273,15 @@ class _Known:
     """Frame and name of each leaf."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Known) and (self.identity, self.places) == (other.identity, other.places)
+        return isinstance(other, _KnownParts) and (self.identity, self.places) == (other.identity, other.places)
 
     def __hash__(self) -> int:
         return hash((self.identity, self.places))
 
 
-def _flatten(g: Graph) -> tuple[list[Any], _Known]:
+def _flatten(g: ArrayGraph) -> tuple[list[Array], _KnownParts]:
     leaves, places, fixed = [], [], []
-    for i, frame in enumerate(g.tensors._frames()):
+    for i, frame in enumerate(_frames(g.tensors)):
         for name in sorted(frame):
             x = frame._fields[name]
             if isinstance(x, Tensor) and not isinstance(x, ArrayTensor):
@@ -264,21 +294,26 @@ def _flatten(g: Graph) -> tuple[list[Any], _Known]:
     relations = tuple((key, id(r.src), id(r.dst)) for key, r in g.tensors.relations.items())
     sizes = tuple((ntype, frame.num_rows) for ntype, frame in g.tensors.node_frames.items())
     counts = id(g.tensors.batch_counts)
-    return leaves, _Known(structure, (relations, sizes, counts, tuple(fixed)), tuple(places))
+    return leaves, _KnownParts(structure, (relations, sizes, counts, tuple(fixed)), tuple(places))
 
 
-def _unflatten(static: _Known, leaves: Sequence[Any]) -> Graph:
+def _unflatten(static: _KnownParts, leaves: Sequence[Any]) -> ArrayGraph:
     g = static.structure.local_var()
-    frames = g._frames()
+    frames = _frames(g)
     for (i, name), leaf in zip(static.places, leaves, strict=True):
-        frames[i]._fields[name] = ArrayTensor(leaf) if isinstance(leaf, jax.Array) else leaf  # JAX passes other objects
-    return Graph(g)
+        frames[i]._fields[name] = ArrayTensor(leaf) if isinstance(leaf, Array) else leaf  # JAX passes other objects
+    return ArrayGraph(g)
+
+
+def _frames(g: TensorGraph) -> list[Frame]:
+    """All frames of a graph, in an order that its structure decides."""
+    return [*g.node_frames.values(), *g.edge_frames.values(), g.ntype_data, g.etype_data]
 
 
 def _drop_arrays(g: TensorGraph) -> None:
-    for frame in g._frames():
+    for frame in _frames(g):
         for name in [name for name, x in frame._fields.items() if isinstance(x, ArrayTensor)]:
             del frame._fields[name]
 
 
-jax.tree_util.register_pytree_node(Graph, _flatten, _unflatten)
+jax.tree_util.register_pytree_node(ArrayGraph, _flatten, _unflatten)
