@@ -19,6 +19,7 @@ from tests.support import by_default
 jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[jax]")
 jnp = jax.numpy
 gj = pytest.importorskip("graphweave.jax")
+compiled_halves = pytest.importorskip("graphweave.jax.compiled").compiled_halves
 
 ZOO = {g.name: g for g in zoo(3)}
 SQUARE = [name for name, g in ZOO.items() if g.square]
@@ -117,6 +118,22 @@ def test_one_trace_serves_all_data_of_one_structure() -> None:
     np.testing.assert_allclose(twice.ndata["h"], 2 * once.ndata["h"])
     assert jax.tree.structure(g) == jax.tree.structure(jax.tree.map(lambda x: x + 1, g))
     assert jax.tree.structure(g) != jax.tree.structure(with_data(ZOO["hub_dst"]))
+
+
+def test_another_structure_of_the_same_sizes_has_the_same_kernels() -> None:
+    """As padded batches have. XLA compiles the calls of them anew."""
+    first, rng = with_data(ZOO["hub_dst"]), np.random.default_rng(7)
+
+    def score(g: Any) -> Any:
+        g.update_all(attention, weighted)
+        return (g.ndata["o"] ** 2).sum()
+
+    jax.jit(jax.grad(score))(first.local_var())
+    made = compiled_halves.cache_info().misses
+    other = gj.graph(tuple(rng.integers(0, first.num_nodes(), (2, first.num_edges()))), first.num_nodes())
+    other.ndata["h"], other.edata["w"] = first.ndata["h"], first.edata["w"]
+    jax.jit(jax.grad(score))(other)
+    assert compiled_halves.cache_info().misses == made
 
 
 def test_integers_of_numpy_are_structure_and_those_of_jax_are_data() -> None:
