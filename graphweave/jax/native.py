@@ -30,6 +30,9 @@ from graphweave.runtime.toolchain import toolchain
 TARGET = "graphweave_kernels"
 """Name of the foreign call, which has one attribute, `table`."""
 
+_NO_ROWS = 64
+"""The address of a tensor without elements, which nobody reads. 0 stands for operands and results."""
+
 
 class KernelTable:
     """Kernels in order, and the values on which they work: the operands of a foreign call, then its results, of which
@@ -49,7 +52,7 @@ class KernelTable:
         Kernels run on `threads` threads; without a number on those of `set_num_threads`, or on as many as PyTorch uses
         at this moment."""
         register()
-        addresses = [0 if t is None else t.data_ptr() for t in values]
+        addresses = [0 if t is None else t.data_ptr() or _NO_ROWS for t in values]
         self._fixed = ctypes.create_string_buffer(pack(f"{len(addresses)}q", *addresses))
         self._nbytes = ctypes.create_string_buffer(pack(f"{len(nbytes) + 1}q", *nbytes, graph.nbytes))
         self._names = ctypes.create_string_buffer("".join(f"{name}\0" for name in names).encode())

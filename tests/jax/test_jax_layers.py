@@ -100,6 +100,10 @@ def test_a_layer_is_that_of_pytorch(name: str) -> None:
             check(name, edges)
 
 
+def test_a_graph_without_nodes_has_no_addresses_and_no_operands_for_them() -> None:
+    check("edge", ZOO["empty"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in CASES if n not in IN_BUCKETS])
 def test_a_layer_on_awkward_graphs(name: str) -> None:
