@@ -242,6 +242,48 @@ def api(module: str, wanted: Callable[[str], bool] = lambda name: True) -> Itera
     yield ""
 
 
+JAX_LAYERS = {
+    "GraphConv (GCN)": "graph_conv.py", "SAGEConv": "sage_conv.py", "GATConv": "gat_conv.py", "GINConv": "gin_conv.py",
+    "RelGraphConv (R-GCN)": "rel_graph_conv.py", "HGTConv": "hgt_conv.py", "EdgeConv": "edge_conv.py",
+}  # fmt: skip
+"""Layers of `graphweave.nn` and their files."""
+
+
+def jax_layers() -> Iterator[str]:
+    """Lines of code by layer. No file of `graphweave.jax` may name a layer, or its lines would have to count."""
+    ours = sorted((PACKAGE / "jax").glob("*.py"))
+    yield from ("| layer | lines for both | more for PyTorch | more for JAX |", "|---|---|---|---|")
+    for name, file in JAX_LAYERS.items():
+        here = [path.name for path in ours if re.search(rf"\b{name.split()[0]}\b", _without_words(path))]
+        assert not here, f"{here} have code for {name}"
+        yield f"| {name} | {_lines_of_code(PACKAGE / 'nn' / file)} | 0 | 0 |"
+    table = _lines_of_code(PACKAGE / "jax/array_functions.py")
+    yield f"| all layers together: `jax/array_functions.py` | | | {table} |"
+
+
+def _without_words(path: Path) -> str:
+    """The code of a file without comments and docstrings."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [s for s in body if not _is_words(s)] or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+def _lines_of_code(path: Path) -> int:
+    """Lines that are neither empty, nor comments, nor parts of docstrings."""
+    text = path.read_text()
+    words = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr) and _is_words(node)]
+    told = {n for node in words for n in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    numbered_lines = enumerate(map(str.strip, text.splitlines()), 1)
+    return sum(1 for n, line in numbered_lines if line and not line.startswith("#") and n not in told)
+
+
+def _is_words(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
 def _place(name: str) -> tuple[int, str]:
     """What is about compiling comes first, in the order in which one needs it; the rest is sorted by name."""
     return (COMPILING.index(name) if name in COMPILING else len(COMPILING), name)
@@ -274,6 +316,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "versions": versions,
     "extras": extras,
     "tried versions": tried_versions,
+    "jax layers": jax_layers,
     "halos": scaling.halos,
     "halves": scaling.halves,
     "scaling": scaling.scaling,

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import typed
@@ -19,7 +20,7 @@ JAX_DTYPE: dict[DType, Any] = {dtype: jnp.dtype(name) for name, dtype in DTYPE_O
 """JAX's dtype of each element type of the IR."""
 
 
-def evaluate(program: ir.Program, ref: ir.Ref, given: Callable[[ir.Ref], Any], rows: Mapping[Space, int]) -> Any:
+def evaluate(program: ir.Program, ref: ir.Ref, given: Callable[[ir.Ref], Array], rows: Mapping[Space, int]) -> Any:
     """The value of a node; `given(ref)` are those of its operands, and of maps their index, None for `ToUnit`.
 
     IRError for a node that JAX cannot compute, which is a bug: no program of this frontend has one.
@@ -61,7 +62,7 @@ def _function(op: Op) -> Callable[..., Any]:
     return found
 
 
-def _reshaped(node: ir.Node, program: ir.Program, given: Callable[[ir.Ref], Any], rows: Mapping[Space, int]) -> Any:
+def _reshaped(node: ir.Node, program: ir.Program, given: Callable[[ir.Ref], Array], rows: Mapping[Space, int]) -> Array:
     if not isinstance(node, ir.Cast | ir.Reduce | ir.Reshape | ir.Broadcast | ir.Permute | ir.Slice | ir.Pad):
         raise IRError(f"{node!r} has no meaning in JAX. Report this program.")
     x, t = given(node.x), _type(program, node.x)
@@ -85,7 +86,7 @@ def _reshaped(node: ir.Node, program: ir.Program, given: Callable[[ir.Ref], Any]
             return jnp.pad(x, [(before, after) if i == dim + lead else (0, 0) for i in range(x.ndim)])
 
 
-def _pull(x: Any, program: ir.Program, m: ir.Ref, index: Any, rows: Mapping[Space, int]) -> Any:
+def _pull(x: Array, program: ir.Program, m: ir.Ref, index: Array, rows: Mapping[Space, int]) -> Array:
     t = program.types[m]
     assert not isinstance(t, ir.Type)
     if index is None:
@@ -93,7 +94,7 @@ def _pull(x: Any, program: ir.Program, m: ir.Ref, index: Any, rows: Mapping[Spac
     return x[index]
 
 
-def _push(node: ir.Push, x: Any, program: ir.Program, index: Any, rows: Mapping[Space, int]) -> Any:
+def _push(node: ir.Push, x: Array, program: ir.Program, index: Array, rows: Mapping[Space, int]) -> Array:
     assert isinstance(node.fold, Fold), "JAX's functions have no folds of one's own"
     t, m = _type(program, node.x), program.types[node.map]
     if index is None:
@@ -108,12 +109,12 @@ def _push(node: ir.Push, x: Any, program: ir.Program, index: Any, rows: Mapping[
     return jnp.where(some.reshape((-1, *[1] * (x.ndim - 1))), out, jnp.asarray(typed(node.empty, t.dtype), out.dtype))
 
 
-def _product(x: Any, w: Any) -> Any:
+def _product(x: Array, w: Array) -> Array:
     """Rows [..., B, K] times [B, K, J], or [..., K] times [K, J]."""
     return jnp.einsum("...bk,bkj->...bj" if w.ndim == 3 else "...k,kj->...j", x, w, precision="highest")
 
 
-def _on(x: Any, t: ir.Type, space: Space, rows: Mapping[Space, int]) -> Any:
+def _on(x: Array, t: ir.Type, space: Space, rows: Mapping[Space, int]) -> Array:
     return x if t.space == space else jnp.broadcast_to(x, (rows[space], *t.shape))
 
 
@@ -125,7 +126,7 @@ def _lead(space: Space) -> int:
     return 0 if space == UNIT else 1
 
 
-def _with_rank(x: Any, t: ir.Type, rank: int) -> Any:
+def _with_rank(x: Array, t: ir.Type, rank: int) -> Array:
     """`x` with feature dims of size 1 in front of the others, so that values with rows broadcast as their features."""
     if t.space == UNIT:
         return x

@@ -17,7 +17,7 @@ from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows, import_jaxpr
 from graphweave.jax.moves import pull
 
-_ENDS: tuple[Rows, ...] = ("src", "dst", "edge")
+_ENDS: tuple[Literal["src", "dst", "edge"], ...] = ("src", "dst", "edge")
 
 
 class EdgeData:
@@ -26,7 +26,7 @@ class EdgeData:
     def __init__(self, graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None = None) -> None:
         """DataError names the argument that does not fit."""
         self._given: dict[Rows, Features] = {"src": src, "dst": dst, "edge": edge}
-        rows = {end: _rows(end, self._given[end]) for end in _ENDS}
+        rows: dict[Rows, int | None] = {end: _rows(end, self._given[end]) for end in _ENDS}
         self.graph: FixedGraph = fixed_graph(graph, rows, num_dst)
         counts = {"src": self.graph.num_src, "dst": self.graph.num_dst, "edge": self.graph.num_edges}
         for end in _ENDS:
@@ -50,7 +50,8 @@ class EdgeData:
                 " Return one row for each edge."
             )
         whole = closed.jaxpr.replace(invars=[*closed.jaxpr.invars, *closed.jaxpr.constvars], constvars=[])
-        arguments: tuple[Rows, ...] = (*("edge" for _ in self.arrays), *("unit" for _ in closed.consts))  # type: ignore
+        arguments: list[Rows] = ["edge"] * len(self.arrays)
+        arguments += ["unit"] * len(closed.consts)
         import_jaxpr(whole, arguments, ("edge",), self.graph.frame, what=what, row_wise=True)
 
         def on_edges(*xs: Any) -> Any:

@@ -16,10 +16,10 @@ from graphweave.core.ranges import position, range_error
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import DType, Space
 from graphweave.graph.structure import Structure
-from graphweave.ir.message.nodes import Input, Program, Ref
-from graphweave.jax.compiled import CompiledProgram, RowCounts, compiled, compiled_halves
+from graphweave.ir.message.nodes import Input, Ref
+from graphweave.jax.compiled import CompiledProgram, compiled, compiled_halves
 from graphweave.jax.graph_forms import SizedEdges, known
-from graphweave.jax.importer import GraphSpaces, Rows
+from graphweave.jax.importer import GraphSpaces, ImportedTrace, Rows
 from graphweave.jax.run import GraphRun
 from graphweave.runtime.index import INT32_MAX
 
@@ -91,43 +91,44 @@ class FixedGraph:
         rows = {sources: self.num_src, destinations: self.num_dst, edges: self.num_edges}
         return GraphSpaces(spaces, rows, DType.i64 if self._src.dtype is torch.int64 else DType.i32)
 
-    def run(self, program: Program, schedule: Schedule) -> GraphRun:
-        """`program` with its kernels on this graph. They run on as many threads as the schedule says, or as PyTorch
-        uses when they are made."""
-        rows, key = self._row_counts, (program, schedule)
-        made: GraphRun = self._with_kernels(key, lambda: self._run(compiled(program, rows, schedule)))
+    def run(self, trace: ImportedTrace, schedule: Schedule) -> GraphRun:
+        """The program of `trace` with its kernels on this graph. They run on as many threads as the schedule says, or
+        as PyTorch uses when they are made."""
+
+        def make() -> GraphRun:
+            code = compiled(trace.program, trace.rows, schedule)
+            return self._run(trace, code)
+
+        made: GraphRun = self._with_kernels((trace.program, schedule), trace, make)
         return made
 
     def halves(
-        self, program: Program, num_forward: int, tangents: frozenset[str], schedule: Schedule
+        self, trace: ImportedTrace, num_forward: int, tangents: frozenset[str], schedule: Schedule
     ) -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
         """Forward and backward of a joint program (`compiled.compiled_halves`), and the values that the forward gives
         to the backward, each with the name of the backward's input. Arguments that both have are none of these, and
         the backward has what depends on the graph alone."""
 
-        rows = self._row_counts
-
         def make() -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
-            code = compiled_halves(program, num_forward, tangents, rows, schedule)
-            forward = self._run(code.forward)
+            code = compiled_halves(trace.program, num_forward, tangents, trace.rows, schedule)
+            forward = self._run(trace, code.forward)
             known = {name: forward.fixed[r] for r, name in code.saved if r in forward.fixed}
             inputs = {r for r, n in enumerate(forward.program.nodes) if isinstance(n, Input)}
             saved = {r: name for r, name in code.saved if name not in known and r not in inputs}
-            return forward, self._run(code.backward, known), saved
+            return forward, self._run(trace, code.backward, known), saved
 
         found: tuple[GraphRun, GraphRun, dict[Ref, str]]
-        found = self._with_kernels((program, num_forward, tangents, schedule), make)
+        found = self._with_kernels((trace.program, num_forward, tangents, schedule), trace, make)
         return found
 
-    def _run(self, code: CompiledProgram, known: Mapping[str, Tensor] | None = None) -> GraphRun:
-        return GraphRun(code, self.frame.rows, {"src": self._src, "dst": self._dst, **(known or {})})
+    def _run(self, trace: ImportedTrace, code: CompiledProgram, known: Mapping[str, Tensor] | None = None) -> GraphRun:
+        fixed = {"src": self._src, "dst": self._dst, **trace.types, **(known or {})}
+        return GraphRun(code, dict(trace.rows), fixed)
 
-    @property
-    def _row_counts(self) -> RowCounts:
-        return tuple(self.frame.rows.items())
-
-    def _with_kernels(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        return self.remembered((key, torch.get_num_threads()), make)
+    def _with_kernels(self, key: Hashable, trace: ImportedTrace, make: Callable[[], Any]) -> Any:
+        """The result of `make`, kept for programs on the same types of edges, which it holds."""
+        types = tuple(map(id, trace.types.values()))
+        return self.remembered((key, types, torch.get_num_threads()), make)
 
     def remembered(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The result of `make`, which is kept as long as it is among those used last."""

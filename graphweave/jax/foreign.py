@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import mlir
 
 from graphweave.core.errors import DataError
 from graphweave.jax.native import TARGET, KernelTable
@@ -22,18 +23,18 @@ Shapes = tuple[tuple[tuple[int, ...], str], ...]
 """Shapes and dtypes of results."""
 
 
-def run_kernels(table: KernelTable, operands: Sequence[Any], results: Shapes) -> list[Any]:
+def run_kernels(table: KernelTable, operands: Sequence[Array], results: Shapes) -> list[Array]:
     """The results of kernels of `table`: arrays of these shapes and dtypes."""
     return kernels_p.bind(*operands, table=table, results=results)
 
 
 @kernels_p.def_abstract_eval
-def _abstract(*operands: Any, table: KernelTable, results: Shapes) -> list[ShapedArray]:
+def _abstract(*operands: Array, table: KernelTable, results: Shapes) -> list[ShapedArray]:
     return [ShapedArray(shape, jnp.dtype(dtype)) for shape, dtype in results]
 
 
 @kernels_p.def_impl
-def _outside_jit(*operands: Any, table: KernelTable, results: Shapes) -> Any:
+def _outside_jit(*operands: Array, table: KernelTable, results: Shapes) -> Any:
     if table.jitted is None:
         table.jitted = jax.jit(lambda *xs: kernels_p.bind(*xs, table=table, results=results))
     return table.jitted(*operands)
@@ -42,7 +43,7 @@ def _outside_jit(*operands: Any, table: KernelTable, results: Shapes) -> Any:
 _foreign = jax.ffi.ffi_lowering(TARGET)
 
 
-def _lowered(ctx: Any, *operands: Any, table: KernelTable, results: Shapes) -> Any:
+def _lowered(ctx: Any, *operands: Array, table: KernelTable, results: Shapes) -> Any:
     devices = getattr(ctx.module_context.axis_context, "num_devices", None)
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)
     count = devices if devices is not None else getattr(mesh, "size", 1)
@@ -56,20 +57,3 @@ def _lowered(ctx: Any, *operands: Any, table: KernelTable, results: Shapes) -> A
 
 
 mlir.register_lowering(kernels_p, _lowered, platform="cpu")
-
-
-def _batched(operands: Sequence[Any], dims: Sequence[Any], *, table: KernelTable, results: Shapes) -> Any:
-    """One call after the other, of the operands of each element of the batch."""
-    own = [i for i, d in enumerate(dims) if d is not None]
-    moved = [jnp.moveaxis(operands[i], dims[i], 0) for i in own]
-
-    def one(xs: Sequence[Any]) -> Any:
-        all_of = list(operands)
-        for i, x in zip(own, xs, strict=True):
-            all_of[i] = x
-        return kernels_p.bind(*all_of, table=table, results=results)
-
-    return jax.lax.map(one, moved), [0] * len(results)
-
-
-batching.primitive_batchers[kernels_p] = _batched

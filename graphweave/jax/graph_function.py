@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from graphweave.core.schedule import Schedule
 from graphweave.jax.fixed_graph import FixedGraph
@@ -16,10 +17,10 @@ from graphweave.jax.importer import ImportedTrace, Rows, import_jaxpr
 
 @dataclass(frozen=True, eq=False)
 class GraphFunction:
-    """`plain` is traced, with pulls and pushes, on arguments whose dim 0 counts `arguments`; so do `results`. Errors
-    call it `what`. Its kernels follow `schedule`."""
+    """`plain` is traced, with pulls and pushes, on arguments whose dim 0 counts `arguments`; so do `results`, where one
+    may stand for all. Errors call it `what`. Its kernels follow `schedule`."""
 
-    plain: Callable[..., Sequence[Any]]
+    plain: Callable[..., Sequence[Array]]
     arguments: tuple[Rows, ...]
     results: tuple[Rows, ...]
     graph: FixedGraph
@@ -30,7 +31,7 @@ class GraphFunction:
         """`gradients(*values, *tangents)` of the arguments numbered `wanted`, a tangent for each result."""
         count = len(self.arguments)
 
-        def plain(*xs: Any) -> Sequence[Any]:
+        def plain(*xs: Array) -> Sequence[Array]:
             return self._vjp(wanted, xs[:count])[1](tuple(xs[count:]))
 
         return self._with_tangents(plain, tuple(self.arguments[i] for i in wanted))
@@ -39,14 +40,25 @@ class GraphFunction:
         """`joint(*values, *tangents)`: the results, then what `gradients` gives."""
         count = len(self.arguments)
 
-        def plain(*xs: Any) -> Sequence[Any]:
+        def plain(*xs: Array) -> Sequence[Array]:
             results, vjp = self._vjp(wanted, xs[:count])
             return [*results, *vjp(tuple(xs[count:]))]
 
         return self._with_tangents(plain, (*self.results, *(self.arguments[i] for i in wanted)))
 
-    def _vjp(self, wanted: Sequence[int], values: Sequence[Any]) -> Any:
-        def of_wanted(*own: Any) -> tuple[Any, ...]:
+    def batched(self, which: Sequence[bool]) -> GraphFunction:
+        """The function of a batch of those arguments for which `which` is true. The batch is dim 1 of what has rows,
+        arguments and results, and dim 0 of other data."""
+        inside = [_batch_dim(rows) if b else None for rows, b in zip(self.arguments, which, strict=True)]
+
+        def plain(*xs: Array) -> Sequence[Array]:
+            outside = [_batch_dim(rows) for rows in self.results]
+            return jax.vmap(lambda *ys: list(self.plain(*ys)), in_axes=inside, out_axes=outside)(*xs)
+
+        return replace(self, plain=plain)
+
+    def _vjp(self, wanted: Sequence[int], values: Sequence[Array]) -> Any:
+        def of_wanted(*own: Array) -> tuple[Array, ...]:
             xs = list(values)
             for i, x in zip(wanted, own, strict=True):
                 xs[i] = x
@@ -54,11 +66,15 @@ class GraphFunction:
 
         return jax.vjp(of_wanted, *(values[i] for i in wanted))
 
-    def _with_tangents(self, plain: Callable[..., Sequence[Any]], results: tuple[Rows, ...]) -> GraphFunction:
-        return GraphFunction(plain, (*self.arguments, *self.results), results, self.graph, self.what, self.schedule)
+    def _with_tangents(self, plain: Callable[..., Sequence[Array]], results: tuple[Rows, ...]) -> GraphFunction:
+        return replace(self, plain=plain, arguments=(*self.arguments, *self.results), results=results)
 
 
-def shaped(x: Any) -> jax.ShapeDtypeStruct:
+def _batch_dim(rows: Rows) -> int:
+    return 0 if rows == "unit" else 1
+
+
+def shaped(x: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jax.extend.core import Literal as JaxLiteral
+from torch import Tensor
 
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.lines import NOWHERE, Location, is_library
@@ -21,13 +22,14 @@ from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.verify import verify
 from graphweave.jax.elementwise import ELEMENTWISE, dtype_of
-from graphweave.jax.moves import End
+from graphweave.jax.moves import End, Types
 from graphweave.jax.products import dot_general
 from graphweave.jax.shapes import SEVERAL, SHAPES, only_row
 from graphweave.jax.values import CannotSay, Value, Values
 
-Rows: TypeAlias = Literal["src", "dst", "edge", "unit"]
-"""The rows that dim 0 of an argument or result counts; "unit" means data without rows."""
+Rows: TypeAlias = Literal["src", "dst", "edge", "unit"] | Types
+"""The rows that dim 0 of an argument or result counts: those of an end, edges, or types of edges; "unit" means data
+without rows."""
 
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters that hold the body of a primitive that is a call."""
@@ -48,6 +50,12 @@ class GraphSpaces:
     index: DType
     """Element type of the index tensors, the inputs "src" and "dst"."""
 
+    def of(self, rows: Rows, numbered: dict[Types, int]) -> Space:
+        """The space of `rows`. Types that `numbered` does not know get the next number there."""
+        if isinstance(rows, Types):
+            return Space(f"types{numbered.setdefault(rows, len(numbered))}")
+        return self.spaces[rows]
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -59,14 +67,17 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ImportedTrace:
-    """`program` takes the arguments that `arguments` numbers, as inputs of these names, `constants`, and the indices.
+    """`program` takes the arguments that `arguments` numbers, as inputs of these names, `constants`, the indices of the
+    graph, and `types`, further index tensors.
 
     Its outputs become arrays by `results`.
     """
 
     program: ir.Program
+    rows: tuple[tuple[Space, int], ...]
     arguments: Mapping[str, int]
     constants: Mapping[str, np.ndarray[Any, Any]]
+    types: Mapping[str, Tensor]
     results: tuple[Result, ...]
 
 
@@ -93,10 +104,11 @@ class _TraceImporter:
         self._values = Values(Builder(), row_wise)
         self._arguments: dict[str, int] = {}
         self._constants: dict[str, np.ndarray[Any, Any]] = {}
+        self._types: dict[Types, int] = {}
 
     def run(self, jaxpr: Any, arguments: Sequence[Rows], results: Sequence[Rows]) -> ImportedTrace:
         env: dict[Any, Value] = {}
-        needed = _needed(jaxpr)
+        needed = needed_by(jaxpr)
         for i, (var, rows) in enumerate(zip(jaxpr.invars, arguments, strict=True)):
             if var in needed or var in jaxpr.outvars:
                 env[var] = self._argument(i, var.aval, rows)
@@ -109,10 +121,14 @@ class _TraceImporter:
                 raise DataError(f"{self._what}: what it returns {error}. Return one row for each edge.") from None
             outputs.append(ref)
             made.append(result)
-        rows_of = self._frame.rows
-        program = self._values.build.program(outputs, rows_of.items())
+        rows_of = (*self._frame.rows.items(), *((self._space(types), types.count) for types in self._types))
+        program = self._values.build.program(outputs, rows_of)
         verify(program)
-        return ImportedTrace(program, self._arguments, self._constants, tuple(made))
+        indices = {f"types{i}": types.index for types, i in self._types.items()}
+        return ImportedTrace(program, rows_of, self._arguments, self._constants, indices, tuple(made))
+
+    def _space(self, rows: Rows) -> Space:
+        return self._frame.of(rows, self._types)
 
     # ---------------------------------------------------------------- leaves
 
@@ -120,7 +136,7 @@ class _TraceImporter:
         name = f"x{i}"
         self._arguments[name] = i
         shape = tuple(map(int, aval.shape))
-        space = UNIT if rows == "unit" else self._frame.spaces[rows]
+        space = UNIT if rows == "unit" else self._space(rows)
         try:
             t = ir.Type(space, shape if space == UNIT else shape[1:], dtype_of(aval.dtype))
         except CannotSay as error:
@@ -144,6 +160,11 @@ class _TraceImporter:
         frame = self._frame
         index = self._values.add(ir.Input(end, ir.Type(frame.spaces["edge"], (), frame.index)))
         return self._values.add(ir.MapOf(index, frame.spaces[end]))
+
+    def _map_to_types(self, types: Types) -> ir.Ref:
+        to, dtype = self._space(types), dtype_of(str(types.index.dtype).removeprefix("torch."))
+        index = ir.Input(f"types{self._types[types]}", ir.Type(self._frame.spaces["edge"], (), dtype))
+        return self._values.add(ir.MapOf(self._values.add(index), to))
 
     # ---------------------------------------------------------------- equations
 
@@ -179,6 +200,10 @@ class _TraceImporter:
                 return [self._push(args[0], Fold.sum, **params)]
             case "graphweave_fold":
                 return [self._push(args[0], **params)]
+            case "graphweave_lookup":
+                return [self._lookup(args[0], **params)]
+            case "graphweave_collect":
+                return [self._collect(args[0], **params)]
             case "iota":
                 return [self._iota(**params)]
         if name in _INLINED:
@@ -208,6 +233,16 @@ class _TraceImporter:
         pushed = ir.Push(ref, self._map(end), fold, int(fold is Fold.mul))
         return Value(self._values.add(pushed), (rows, *x.shape[1:]), 0, x.spread - {0})
 
+    def _lookup(self, x: Value, *, types: Types) -> Value:
+        ref = self._values.on(x, self._space(types))
+        pulled = self._values.add(ir.Pull(ref, self._map_to_types(types)))
+        return Value(pulled, (types.index.shape[0], *x.shape[1:]), 0, x.spread - {0})
+
+    def _collect(self, x: Value, *, types: Types) -> Value:
+        ref = self._values.on(x, self._frame.spaces["edge"])
+        pushed = self._values.add(ir.Push(ref, self._map_to_types(types), Fold.sum))
+        return Value(pushed, (types.count, *x.shape[1:]), 0, x.spread - {0})
+
     def _iota(self, *, dtype: Any, shape: Sequence[int], dimension: int, **params: Any) -> Value:
         own = [1] * len(shape)
         own[dimension] = int(shape[dimension])
@@ -230,7 +265,7 @@ class _TraceImporter:
             raise CannotSay("has its rows in another dim than the first")
         elif rows != "unit" and v.rows is None and not v.is_uniform(0):
             raise CannotSay("does not follow the rows of the arguments")
-        elif rows != "unit" and v.rows == 0 and values.space(v) != self._frame.spaces[rows]:
+        elif rows != "unit" and v.rows == 0 and values.space(v) != self._space(rows):
             raise CannotSay(f"has rows of {values.space(v)}")
         made = list(values.type(v.ref).shape)
         if v.rows is not None:
@@ -245,7 +280,7 @@ class _TraceImporter:
         )
 
 
-def _needed(jaxpr: Any) -> set[Any]:
+def needed_by(jaxpr: Any) -> set[Any]:
     """The variables that the results of `jaxpr` need."""
     needed = {v for v in jaxpr.outvars if not isinstance(v, JaxLiteral)}
     for eqn in reversed(jaxpr.eqns):

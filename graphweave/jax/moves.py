@@ -1,19 +1,23 @@
-"""Pull and push as primitives of JAX, so that JAX differentiates programs that have them.
+"""Pull, push and look-ups by type as primitives of JAX, so that JAX differentiates programs that have them.
 
 They are traced and differentiated, never run: a trace that has them is imported (`importer.py`), and its kernels run.
-So neither of them knows the index along which it moves; it names the end of the edges, "src" or "dst".
+So neither pull nor push knows the index along which it moves; it names the end of the edges, "src" or "dst". A look-up
+has the types of the edges, which JAX does not trace.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad
+from jax.interpreters import ad, batching
+from torch import Tensor
 
 from graphweave.core.errors import DerivativeError
 from graphweave.core.types import Fold
@@ -25,13 +29,24 @@ push_p = Primitive("graphweave_push")
 fold_p = Primitive("graphweave_fold")
 """Pushes whose fold is no sum, and which are therefore not linear."""
 
+lookup_p = Primitive("graphweave_lookup")
+collect_p = Primitive("graphweave_collect")
 
-def pull(x: Any, end: End, edges: int) -> Any:
+
+@dataclass(frozen=True, eq=False)
+class Types:
+    """The type of each edge, `index` [edges], of `count` types. Equal only to itself."""
+
+    index: Tensor
+    count: int
+
+
+def pull(x: Array, end: End, edges: int) -> Array:
     """out[e] = x[end[e]]. [rows, ...] -> [edges, ...]."""
     return pull_p.bind(x, end=end, edges=edges)
 
 
-def push(x: Any, end: End, rows: int, fold: Fold = Fold.sum) -> Any:
+def push(x: Array, end: End, rows: int, fold: Fold = Fold.sum) -> Array:
     """out[v] = fold of x[e] over the edges e with end[e] = v; of no edges 0, for products 1. [edges, ...] -> [rows,
     ...]."""
     if fold is Fold.sum:
@@ -39,7 +54,18 @@ def push(x: Any, end: End, rows: int, fold: Fold = Fold.sum) -> Any:
     return fold_p.bind(x, end=end, rows=rows, fold=fold)
 
 
-def count(end: End, edges: int, rows: int, dtype: Any) -> Any:
+def lookup(table: Array, types: Types) -> Array:
+    """out[e] = table[types[e]]. [types, ...] -> [edges, ...]."""
+    # Each look-up has a variable of its own in the trace, which may become an argument (`tables.py`).
+    return lookup_p.bind(jax.lax.optimization_barrier(table), types=types)
+
+
+def collect(x: Array, types: Types) -> Array:
+    """out[t] = sum of x[e] over the edges e of type t. [edges, ...] -> [types, ...]."""
+    return collect_p.bind(x, types=types)
+
+
+def count(end: End, edges: int, rows: int, dtype: Any) -> Array:
     """The number of edges of each row, at least 1, [rows]."""
     return jnp.maximum(push(jnp.ones((edges,), dtype), end, rows), jnp.ones((), dtype))
 
@@ -59,11 +85,35 @@ def _folded(x: ShapedArray, *, end: End, rows: int, fold: Fold) -> ShapedArray:
     return ShapedArray((rows, *x.shape[1:]), x.dtype)
 
 
+@lookup_p.def_abstract_eval
+def _looked_up(table: ShapedArray, *, types: Types) -> ShapedArray:
+    return ShapedArray((types.index.shape[0], *table.shape[1:]), table.dtype)
+
+
+@collect_p.def_abstract_eval
+def _collected(x: ShapedArray, *, types: Types) -> ShapedArray:
+    return ShapedArray((types.count, *x.shape[1:]), x.dtype)
+
+
+def _batched(primitive: Primitive) -> Array:
+    """The rule of `vmap`: the batch becomes the first dim of features."""
+
+    def rule(operands: Any, dims: Any, **params: Any) -> Array:
+        return primitive.bind(jnp.moveaxis(operands[0], dims[0], 1), **params), 1
+
+    return rule
+
+
+for _primitive in (pull_p, push_p, fold_p, lookup_p, collect_p):
+    batching.primitive_batchers[_primitive] = _batched(_primitive)
+
+ad.deflinear2(lookup_p, lambda g, table, *, types: [collect(g, types)])
+ad.deflinear2(collect_p, lambda g, x, *, types: [lookup(g, types)])
 ad.deflinear2(pull_p, lambda g, x, *, end, edges: [push(g, end, x.aval.shape[0])])
 ad.deflinear2(push_p, lambda g, x, *, end, rows: [pull(g, end, x.aval.shape[0])])
 
 
-def _fold_jvp(primals: Any, tangents: Any, *, end: End, rows: int, fold: Fold) -> Any:
+def _fold_jvp(primals: Any, tangents: Any, *, end: End, rows: int, fold: Fold) -> Array:
     ((x,), (t,)) = primals, tangents
     out = push(x, end, rows, fold)
     if isinstance(t, ad.Zero):
@@ -80,7 +130,7 @@ def _fold_jvp(primals: Any, tangents: Any, *, end: End, rows: int, fold: Fold) -
 ad.primitive_jvps[fold_p] = _fold_jvp
 
 
-def _product(x: Any, end: End, rows: int) -> Any:
+def _product(x: Array, end: End, rows: int) -> Array:
     """The product over the edges of each row, with first and second derivatives also where edges are 0. It is the
     product of the edges that are not 0 times that of the others, which is computed as a polynomial of two power
     sums."""
@@ -96,24 +146,24 @@ def _product(x: Any, end: End, rows: int) -> Any:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def _product_of_nonzero(x: Any, end: End, rows: int) -> Any:
+def _product_of_nonzero(x: Array, end: End, rows: int) -> Array:
     return push(x, end, rows, Fold.mul)
 
 
 @_product_of_nonzero.defjvp
-def _product_of_nonzero_jvp(end: End, rows: int, primals: Any, tangents: Any) -> Any:
+def _product_of_nonzero_jvp(end: End, rows: int, primals: Any, tangents: Any) -> Array:
     out = _product_of_nonzero(primals[0], end, rows)
     return out, out * push(tangents[0] / primals[0], end, rows)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _vanishing(x: Any, orders: int) -> Any:
+def _vanishing(x: Array, orders: int) -> Array:
     """0, with derivatives 0 up to `orders`: a product of more than `orders` numbers that all are 0."""
     return jnp.zeros_like(x)
 
 
 @_vanishing.defjvp
-def _vanishing_jvp(orders: int, primals: Any, tangents: Any) -> Any:
+def _vanishing_jvp(orders: int, primals: Any, tangents: Any) -> Array:
     if orders == 0:
         raise DerivativeError(
             "the third derivative of reduce='prod' is not defined (got a gradient of its second). Write the product as"

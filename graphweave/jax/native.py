@@ -19,6 +19,7 @@ import jax
 import jaxlib
 from torch import Tensor
 
+from graphweave.core.errors import SettingsError
 from graphweave.runtime import kernel_cache, sources
 from graphweave.runtime.native_library import library as runtime_library
 from graphweave.runtime.native_numbers import Int32, Int64
@@ -29,6 +30,9 @@ from graphweave.runtime.toolchain import toolchain
 TARGET = "graphweave_kernels"
 """Name of the foreign call, which has one attribute, `table`."""
 
+_NO_ROWS = 64
+"""The address of a tensor without elements, which nobody reads. 0 stands for operands and results."""
+
 
 class KernelTable:
     """Kernels in order, and the values on which they work: the operands of a foreign call, then its results, of which
@@ -37,7 +41,7 @@ class KernelTable:
     Equal only to itself. XLA's executables keep it alive (`foreign.py`).
     """
 
-    __slots__ = ("__weakref__", "_alive", "_fixed", "_names", "_nbytes", "id", "jitted", "threads")
+    __slots__ = ("__weakref__", "_alive", "_fixed", "_names", "_nbytes", "id", "jitted")
 
     def __init__(
         self, graph: OnOneGraph, names: Sequence[str], values: Sequence[Tensor | None], nbytes: Sequence[int],
@@ -45,25 +49,42 @@ class KernelTable:
     ) -> None:  # fmt: skip
         """`names` are those of the segment's kernels, for errors. `values` are the tensors that it reads, and None for
         each operand and result. There is a result for each of `nbytes`, and the memory inside.
-        Kernels run on `threads` threads, or on as many as PyTorch uses at this moment."""
+        Kernels run on `threads` threads; without a number on those of `set_num_threads`, or on as many as PyTorch uses
+        at this moment."""
         register()
-        addresses = [0 if t is None else t.data_ptr() for t in values]
+        addresses = [0 if t is None else t.data_ptr() or _NO_ROWS for t in values]
         self._fixed = ctypes.create_string_buffer(pack(f"{len(addresses)}q", *addresses))
         self._nbytes = ctypes.create_string_buffer(pack(f"{len(nbytes) + 1}q", *nbytes, graph.nbytes))
         self._names = ctypes.create_string_buffer("".join(f"{name}\0" for name in names).encode())
         self._alive = graph, tuple(values)
         self.jitted: Any = None
         """The table as a function under `jit`, once it has been called outside of one."""
-        self.threads = num_threads(threads)
         self.id = secrets.randbits(62)
         native, run = _native(toolchain()), ctypes.cast(runtime_library().gw_bound_run, ctypes.c_void_p)
+        scheduled = threads is not None
         native.gw_xla_add(
-            self.id, run, graph.address, self._names, len(values), self._fixed, self.threads, self._nbytes
-        )
+            self.id, run, graph.address, self._names, len(values), self._fixed, num_threads(threads), scheduled,
+            self._nbytes,
+        )  # fmt: skip
         weakref.finalize(self, native.gw_xla_remove, self.id).atexit = False
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a call that runs now."""
+        found: int = _native(toolchain()).gw_xla_threads(self.id)
+        return found
 
     def __repr__(self) -> str:
         return f"KernelTable({', '.join(self._names.raw.decode().split(chr(0))).strip(', ')})"
+
+
+def set_num_threads(count: int | None) -> None:
+    """Kernels of JAX's functions run on `count` threads from the next call on, those of functions that have been
+    compiled as well. None leaves each of them the number that PyTorch used when it was compiled. A schedule with a
+    number of threads keeps it. SettingsError for a number below 1."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise SettingsError(f"expected a number of threads from 1 on, or None (got {count!r}). Pass one of these.")
+    _native(toolchain()).gw_xla_set_threads(count or 0)
 
 
 @lru_cache(maxsize=1)
@@ -81,8 +102,12 @@ def _native(tools: object) -> ctypes.CDLL:
     text = f'#define XLA_FFI_HEADER "{header}"\n#define GW_JAXLIB "{jaxlib.__version__}"\n'
     library = kernel_cache.library(text + sources.source("xla_call.cpp"))
     pointer = ctypes.c_void_p
-    library.gw_xla_add.argtypes = (Int64, pointer, pointer, pointer, Int64, pointer, Int32, pointer)
+    library.gw_xla_add.argtypes = (Int64, pointer, pointer, pointer, Int64, pointer, Int32, ctypes.c_bool, pointer)
     library.gw_xla_add.restype = None
     library.gw_xla_remove.argtypes = (Int64,)
     library.gw_xla_remove.restype = None
+    library.gw_xla_set_threads.argtypes = (Int32,)
+    library.gw_xla_set_threads.restype = None
+    library.gw_xla_threads.argtypes = (Int64,)
+    library.gw_xla_threads.restype = ctypes.c_int32
     return library

@@ -49,25 +49,28 @@ def _product(values: Values, x: Value, y: Value, dims: _Dims) -> Value | None:
         return None
     assert rows.rows is not None
     free = d.free(rows)
-    if not d.of_x or free != [rows.rows] or not values.type(rows.ref).dtype.is_float:
+    if not d.of_x or rows.rows not in free or not values.type(rows.ref).dtype.is_float:
         return None
-    if any(rows.is_uniform(i) and rows.shape[i] > 1 for i in d.of_x):
+    if any(rows.is_uniform(i) and rows.shape[i] > 1 for i in [*free, *d.of_x]):
         return None
-    made = values.transposed(rows, [*free, *d.batch_x, *d.of_x])
+    more = [i for i in free if i != rows.rows]  # each of their features is a block that has the same matrix
+    made = values.transposed(rows, [rows.rows, *more, *d.batch_x, *d.of_x])
     wide = values.transposed(w, [*d.batch_y, *d.of_y, *d.free(w, of_y=True)])
-    b = numel(tuple(rows.shape[i] for i in d.batch_x))
+    repeats, batch = (tuple(rows.shape[i] for i in dims) for dims in (more, d.batch_x))
+    n, b = numel(repeats), numel(batch)
     k = numel(tuple(rows.shape[i] for i in d.of_x))
     tail = tuple(w.shape[i] for i in d.free(w, of_y=True))
-    lead = () if not d.batch_x else (b,)
-    matrix = values.reshaped(values.kept(wide, None), (*lead, k, numel(tail)))
+    lead = (n * b,) if more or d.batch_x else ()
+    matrix = values.reshaped(values.kept(wide, None), (*((b,) if lead else ()), k, numel(tail)))
+    if more:
+        matrix = values.broadcast(values.reshaped(matrix, (1, b, k, numel(tail))), (n, b, k, numel(tail)))
+        matrix = values.reshaped(matrix, (*lead, k, numel(tail)))
     ref = values.add(MatMul(values.reshaped(values.kept(made, 0), (*lead, k)), matrix))
-    batch = tuple(rows.shape[i] for i in d.batch_x)
-    ref = values.reshaped(ref, (*batch, *tail))
-    out = Value(ref, (rows.shape[rows.rows], *batch, *tail), 0)  # rows, batch, free of the matrix
-    n = len(batch)
-    order = [*range(1, n + 1), 0, *range(n + 1, n + 1 + len(tail))]
-    if not first:
-        order = [*range(1, n + 1), *range(n + 1, n + 1 + len(tail)), 0]
+    ref = values.reshaped(ref, (*repeats, *batch, *tail))
+    out = Value(ref, (rows.shape[rows.rows], *repeats, *batch, *tail), 0)
+    at = {dim: i for i, dim in enumerate([rows.rows, *more, *d.batch_x])}  # where the dims of `rows` are in `out`
+    free_dims, tail_dims = [at[i] for i in free], [*range(len(at), len(at) + len(tail))]
+    order = [*(at[i] for i in d.batch_x), *(free_dims + tail_dims if first else tail_dims + free_dims)]
     return values.transposed(out, order)
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax.numpy as jnp
 import torch
+from jax import Array
 from torch import Tensor
 
 from graphweave.core.errors import IndexRangeError
@@ -71,7 +71,7 @@ class GraphRun:
             made = self.code.prelude(list(given))
         self.fixed.update(zip(self.code.plan.hoisted, (t.contiguous() for t in made), strict=False))
 
-    def __call__(self, arrays: Mapping[str, Any], outputs: Sequence[ir.Ref | None] | None = None) -> list[Any]:
+    def __call__(self, arrays: Mapping[str, Array], outputs: Sequence[ir.Ref | None] | None = None) -> list[Array]:
         """With `outputs`, only these of the program's outputs."""
         wanted = tuple(self.program.outputs if outputs is None else outputs)
         if wanted not in self._tapes:
@@ -89,7 +89,7 @@ class GraphRun:
                         made.pop(r, None)
         return [None if r is None else self._value(made, r) for r in wanted]
 
-    def _value(self, made: dict[ir.Ref, Any], ref: ir.Ref) -> Any:
+    def _value(self, made: dict[ir.Ref, Array], ref: ir.Ref) -> Array | None:
         if ref not in made and ref in self.fixed:
             made[ref] = jnp.asarray(self.fixed[ref].numpy())
         return None if isinstance(self.program.nodes[ref], ir.ToUnit) else made[ref]
@@ -116,7 +116,7 @@ class GraphRun:
 
     # ---------------------------------------------------------------- foreign calls
 
-    def _run_kernels(self, step: tape.RunKernels, made: dict[ir.Ref, Any]) -> Iterator[tuple[ir.Ref, Any]]:
+    def _run_kernels(self, step: tape.RunKernels, made: dict[ir.Ref, Array]) -> Iterator[tuple[ir.Ref, Array]]:
         if step not in self._calls:
             self._calls[step] = self._foreign_call(step)
         call = self._calls[step]

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from torch import Tensor
 
 from graphweave.core.edge_functions import PairFunction, check_identity, check_pairs
@@ -28,7 +29,7 @@ class _Round:
     finished: Any
 
 
-def tree_reduced(messages: Any, graph: FixedGraph, combine: PairFunction, identity: float) -> Any:
+def tree_reduced(messages: Array, graph: FixedGraph, combine: PairFunction, identity: float) -> Array:
     """[edges, ...] -> [destinations, ...], `identity` for destinations without edges."""
     check_identity(identity, messages.dtype, jnp.issubdtype(messages.dtype, jnp.floating))
     at, rounds = graph.remembered("tree", lambda: _rounds(graph))
@@ -41,15 +42,15 @@ def tree_reduced(messages: Any, graph: FixedGraph, combine: PairFunction, identi
     return jnp.concatenate([*done, last])[at]
 
 
-def _combined(x: Any, pairs: FixedGraph, combine: PairFunction) -> Any:
-    def checked(src: Any, dst: Any, edge: Any) -> Any:
+def _combined(x: Array, pairs: FixedGraph, combine: PairFunction) -> Array:
+    def checked(src: Array, dst: Array, edge: Array) -> Array:
         return check_pairs(combine(src, dst), src)
 
     data = EdgeData(pairs, x, x, None)
     return data.called("reduce", data.traced("reduce", checked), "edge", "auto")
 
 
-def _rows(x: Any, index: Any) -> Any:
+def _rows(x: Array, index: Array) -> Array:
     return x.at[index].get(mode="promise_in_bounds", unique_indices=True)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from graphweave.core.edge_functions import (
     BUILT_IN,
@@ -32,7 +33,7 @@ from graphweave.jax.moves import count, pull, push
 from graphweave.jax.tree import tree_reduced
 
 
-def _text(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+def _text(function: Callable[..., Array], *args: Any, **kwargs: Any) -> str:
     return text_of(lambda: function(*args, **kwargs))
 
 
@@ -43,7 +44,7 @@ _operator = functools.partial(EdgeOperator, "graphweave.jax", _text)
 def spmm(
     graph: Any, message: Any, reduce: Any = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """out[v] = reduce of message(src[u], dst[v], edge[e]) over the edges e: u -> v. -> [destinations, ...].
 
     For functions of JAX, under `jit` and `grad`: DGL's g-SpMM (Wang et al., "Deep Graph Library", 2019, section 3) with
@@ -79,8 +80,8 @@ def spmm(
 
     Raises DataError, which names the argument, for what does not fit, and for what kernels cannot compute, with JAX's
     primitive and the line; IndexRangeError for an index out of range; ScheduleError, a SettingsError, for a schedule
-    that no kernel of the call can take. Forward mode (`jax.jvp`) is not defined;
-    `jax.vmap` runs one element of the batch after the other.
+    that no kernel of the call can take. Forward mode (`jax.jvp`) is not defined.
+    `jax.vmap` makes the batch a dim of features.
     """
     check_schedule(schedule)
     fold = reducer(reduce)
@@ -96,7 +97,7 @@ def spmm(
 def sddmm(
     graph: Any, edge_function: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     schedule: Any = "auto",
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """out[e] = edge_function(src[u], dst[v], edge[e]) for each edge e: u -> v. -> [edges, ...], in the order of edges.
 
     DGL's g-SDDMM (Wang et al., "Deep Graph Library", 2019, section 3) with functions of one's own, for functions of
@@ -115,7 +116,7 @@ def sddmm(
 def attend(
     graph: Any, score: Any, value: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """out[v] = sum of a[e] value(src[u], dst[v], edge[e]) over the edges e: u -> v, a being the softmax of the scores
     of the edges into v: a[e] = exp(s[e]) / sum of exp(s[f]) over the edges f into v. -> [destinations, ...].
 
@@ -138,7 +139,7 @@ def attend(
 # ---------------------------------------------------------------- in jax.numpy
 
 
-def _reduced(messages: Any, reduce: str, graph: FixedGraph) -> Any:
+def _reduced(messages: Array, reduce: str, graph: FixedGraph) -> Array:
     """[edges, ...] -> [destinations, ...]."""
     if messages.dtype == jnp.bool_:
         if reduce != "sum":
@@ -152,13 +153,13 @@ def _reduced(messages: Any, reduce: str, graph: FixedGraph) -> Any:
     return out / grown(count("dst", graph.num_edges, graph.num_dst, out.dtype), out.ndim)
 
 
-def _attended(scores: Any, values: Any, graph: FixedGraph) -> Any:
+def _attended(scores: Array, values: Array, graph: FixedGraph) -> Array:
     is_floating = jnp.issubdtype(scores.dtype, jnp.floating)
     weights = weights_of(scores, values, is_floating, lambda x: _softmax(x, graph))
     return push(weights * values, "dst", graph.num_dst)
 
 
-def _softmax(x: Any, graph: FixedGraph) -> Any:
+def _softmax(x: Array, graph: FixedGraph) -> Array:
     """Softmax of [edges, ...] over the edges of each destination, as `graphweave.ops.attend` computes it."""
     top = push(jax.lax.stop_gradient(x), "dst", graph.num_dst, Fold.max)
     e = jnp.exp(x - pull(top, "dst", graph.num_edges))

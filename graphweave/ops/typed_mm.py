@@ -7,6 +7,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import range_error
+from graphweave.udf import run
 
 
 def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
@@ -25,7 +26,7 @@ def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
         raise DataError(
             f"idx_b must be integers [N] (got {idx_b.dtype} of shape {tuple(idx_b.shape)}). Convert it with .long()."
         )
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or run.inside_kernel.get():
         return _gathered(a, b, idx_b)
     if idx_b.shape[0] != a.shape[0]:
         raise DataError(f"idx_b has {idx_b.shape[0]} types, but a has {a.shape[0]} rows. Give each row one.")

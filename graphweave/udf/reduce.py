@@ -23,7 +23,10 @@ REFUSALS = (NotExpressible, TypeError, AttributeError)
 Python."""
 
 _FOLDER = Path(__file__).parent
-_FOLDERS_NOT_OF_USERS = (str(_FOLDER), str(_FOLDER.parent / "tensorlike"), str(Path(torch.__file__).parent))
+_FOLDERS_NOT_OF_USERS = (
+    *(str(_FOLDER.parent / room) for room in ("udf", "tensorlike", "jax")),
+    *(str(Path(torch.__file__).parents[1] / package) for package in ("torch", "numpy", "jax")),
+)
 """Lines in these folders are skipped when an error is traced to one of the user's lines."""
 
 

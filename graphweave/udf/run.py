@@ -11,7 +11,8 @@ import functools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch._dynamo
@@ -24,6 +25,7 @@ from graphweave.udf.arguments import Frames, RelationEdges
 from graphweave.udf.passing import (
     Message,
     Reduce,
+    applied,
     bucketed,
     edge_results,
     node_results,
@@ -46,12 +48,34 @@ _in_buckets: OrderedDict[Hashable, bool] = OrderedDict()
 """Keys whose last call needed more than ragged mailboxes can do, and ran in buckets."""
 
 
+class Host(Protocol):
+    """Another array library, whose arrays the tensors in frames stand for. It compiles what passes along edges."""
+
+    def update_all(self, ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce) -> dict[str, Tensor]:
+        """The messages reduced, [destinations, ...] each."""
+
+    def apply_edges(self, ends: RelationEdges, frames: Frames, function: Message, who: str) -> dict[str, Tensor]:
+        """The results of `function`, [edges, ...] each."""
+
+    def call(self, function: Callable[..., object], *args: object) -> Any:
+        """`function(*args)`, for a function of this package over messages."""
+
+
+host: ContextVar[Host | None] = ContextVar("host", default=None)
+"""Whose arrays are computed with; None for PyTorch's own tensors."""
+
+inside_kernel: ContextVar[bool] = ContextVar("inside_kernel", default=False)
+"""Whether the host traces what becomes a kernel. There, code takes the form that compilers recognise."""
+
+
 def update_all(
     ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None = None
 ) -> dict[str, Tensor]:
     """New fields of the destinations, [destinations, ...] each."""
     if is_plain():
         return updated(ends, frames, message, reduce, apply)
+    if (other := host.get()) is not None:
+        return applied(ends, frames, other.update_all(ends, frames, message, reduce), apply)
     key = _key("update", (message, reduce, apply), frames.src, frames.dst, frames.edge)
     messages = apply_edges(ends, frames, message, "the message function") if key in _in_buckets else None
     if messages is None or _changed(key, ends, frames, messages, reduce):
@@ -71,7 +95,7 @@ def reduce_messages(
     ends: RelationEdges, frames: Frames, messages: dict[str, Tensor], reduce: Reduce
 ) -> dict[str, Tensor]:
     """New fields of the destinations, reduced from given messages."""
-    if is_plain():
+    if is_plain() or host.get() is not None:
         return reduce_mailboxes(ends, frames, messages, reduce)
     key = _key("reduce", (reduce,), frames.dst, messages)
     if key not in _in_buckets or _changed(key, ends, frames, messages, reduce):
@@ -97,20 +121,25 @@ def apply_edges(ends: RelationEdges, frames: Frames, function: Message, who: str
     """New fields of the edges, [edges, ...] each. `who` names `function` in errors."""
     if is_plain():
         return edge_results(ends, frames, function, who)
+    if (other := host.get()) is not None:
+        return other.apply_edges(ends, frames, function, who)
     key = _key("edges", (function,), frames.src, frames.dst, frames.edge)
     return shared(key, edge_results, ends, frames, function, who)
 
 
 def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> dict[str, Tensor]:
     """New fields of the nodes, [nodes, ...] each."""
-    if is_plain():
+    if is_plain() or host.get() is not None:
         return node_results(rows, frames, data, function)
     return shared(_key("nodes", (function,), data), node_results, rows, frames, data, function)
 
 
 def call(function: Callable[..., object], *args: object) -> Any:
     """`function(*args)`, compiled or eager, for a function of this package over messages."""
-    return function(*args) if is_plain() else shared(function, function, *args)
+    if is_plain():
+        return function(*args)
+    other = host.get()
+    return shared(function, function, *args) if other is None else other.call(function, *args)
 
 
 def is_plain() -> bool:

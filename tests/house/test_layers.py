@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "function": {"udf"},
     "graph": {"core", "runtime", "udf"},
     "ops": {"core", "frontends.dynamo", "frontends.sparse", "graph", "runtime", "udf"},
-    "jax": _STAGES | {"compiler", "runtime", "execute", "graph"},  # a frontend that also runs its programs
+    "jax": _STAGES | {"compiler", "runtime", "execute"} | {"graph", "tensorlike", "udf"},  # a frontend that also runs
     "loops": {"core", "udf", "graph", "frontends.dynamo", "tensorlike"},
     "nn": _MODEL_SIDE | {"ops"},
     "sampling": {"core", "graph", "runtime"},

@@ -189,6 +189,37 @@ def test_results_are_the_bits_of_pytorch(count: int) -> None:
         assert np.asarray(got).tobytes() == want.numpy().tobytes()
 
 
+def test_threads_are_chosen_when_compiled_functions_run() -> None:
+    g, x = fixed(HUB), data_of(HUB)[0]["h"]
+
+    def inside(jaxpr: Any) -> Iterator[Any]:
+        for eqn in jaxpr.eqns:
+            yield from [eqn.params["table"]] if "table" in eqn.params else []
+            for body in eqn.params.values():
+                yield from inside(body.jaxpr) if hasattr(body, "jaxpr") else ()
+
+    def tables(schedule: Any) -> list[Any]:
+        f = functools.partial(gj.spmm, g, "copy_u", schedule=schedule)
+        return list(inside(jax.make_jaxpr(lambda x: f(src=x))(x).jaxpr))
+
+    def found(schedule: Any) -> set[int]:
+        return {table.threads for table in tables(schedule)}
+
+    summed = jax.jit(lambda x: gj.spmm(g, "copy_u", src=x))
+    with threads(1):
+        before, kept = summed(x), tables("auto")
+        try:
+            gj.set_num_threads(2)
+            assert {table.threads for table in kept} == {2}, "which had been compiled for one thread"
+            assert found(Schedule(threads=1)) == {1}
+            close(summed(x), before, 0)
+        finally:
+            gj.set_num_threads(None)
+        assert found("auto") == {1}
+    with pytest.raises(SettingsError, match="from 1 on"):
+        gj.set_num_threads(0)
+
+
 def attention(g: Any, h: Any, w: Any, a: Any, b: Any) -> Any:
     def score(src: Any, dst: Any, edge: Any) -> Any:
         return jax.nn.leaky_relu(((src @ w) * a).sum(1) + ((dst @ w) * b).sum(1), 0.2)
@@ -500,12 +531,29 @@ def test_a_fold_is_the_same_in_jax(fold: Fold) -> None:
     close(inside, getattr(jnp, fold.facts.jax)(x, axis=1)[np.asarray(HUB.src)])
 
 
-def test_a_batch_is_mapped() -> None:
-    g, (src, _, _) = fixed(HUB), data_of(HUB)
-    batch = jnp.stack([src["h"], 2 * src["h"]])
-    got = jax.vmap(lambda x: gj.spmm(g, "copy_u", src=x))(batch)
-    one = gj.spmm(g, "copy_u", src=src["h"])
-    close(got, jnp.stack([one, 2 * one]))
+def test_a_batch_is_features_of_one_walk_along_the_edges() -> None:
+    """Forward and gradients equal those of the elements one by one, and no kernel runs in a loop over them."""
+    g, (src, _, edge) = fixed(HUB), data_of(HUB)
+    rng = np.random.default_rng(4)
+    batch, w = jnp.stack([src["h"], 2 * src["h"], src["h"] ** 2]), jnp.asarray(rng.normal(size=(3, 6, 2)))
+
+    def loss(x: Any, w: Any) -> Any:
+        def message(s: Any, d: Any, e: Any) -> Any:
+            return jnp.tanh((s - d) @ w) * e["w"][:, None]
+
+        scores = gj.attend(g, lambda s, d, e: (s * d).sum(-1), message, src=x, dst=x, edge=edge)
+        return (scores**2).sum() + gj.spmm(g, message, "max", src=x, dst=x, edge=edge).sum()
+
+    both = jax.value_and_grad(loss, (0, 1))
+    for dims in ((0, 0), (0, None), (None, 0)):
+        args = [x if d == 0 else x[0] for x, d in zip((batch, w), dims, strict=True)]
+        got = jax.jit(jax.vmap(both, in_axes=dims))(*args)
+        for i in range(3):
+            one = both(*(x[i] if d == 0 else x for x, d in zip(args, dims, strict=True)))
+            close(jax.tree.map(lambda x, i=i: x[i], got), one, 1e-9)
+
+    assert "scan" not in str(jax.make_jaxpr(jax.vmap(both))(batch, w))
+    assert jax.jacrev(lambda x: gj.spmm(g, "copy_u", src=x)[:, 0])(src["h"]).shape == (12, 12, 6)
 
 
 def test_gradients_go_through_other_transformations() -> None:

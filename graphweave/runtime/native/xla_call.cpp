@@ -1,5 +1,6 @@
 // Kernels on one graph (`gw_bound_run` of segment_runs.cpp) as a foreign call of XLA. XLA_FFI_HEADER is the path of XLA's C interface.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -27,11 +28,20 @@ struct Table {  // the caller keeps what its addresses name
   int64_t num_values;
   char* const* fixed;  // the address of each value; null for operands and results, in this order
   int32_t num_threads;
+  bool is_scheduled;  // whether a schedule says the number of threads, which then stays
   const int64_t* nbytes;  // sizes of the results
+
+  int32_t threads() const;
 };
 
 std::mutex lock;
 std::unordered_map<int64_t, Table> tables;
+std::atomic<int32_t> wanted_threads{0};  // of calls from now on; 0 leaves to each table its own number
+
+int32_t Table::threads() const {
+  const int32_t wanted = wanted_threads.load(std::memory_order_relaxed);
+  return wanted > 0 && !is_scheduled ? wanted : num_threads;
+}
 
 XLA_FFI_Error* failed(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const std::string& why) {
   XLA_FFI_Error_Create_Args args;
@@ -89,9 +99,18 @@ void on_huge_pages(void* data, int64_t nbytes) {
 }  // namespace
 
 extern "C" void gw_xla_add(int64_t id, Run* run, const void* graph, const char* names, int64_t num_values,
-                           char* const* fixed, int32_t num_threads, const int64_t* nbytes) {
+                           char* const* fixed, int32_t num_threads, bool is_scheduled, const int64_t* nbytes) {
   const std::lock_guard<std::mutex> held(lock);
-  tables[id] = Table{run, graph, names, num_values, fixed, num_threads, nbytes};
+  tables[id] = Table{run, graph, names, num_values, fixed, num_threads, is_scheduled, nbytes};
+}
+
+extern "C" void gw_xla_set_threads(int32_t wanted) { wanted_threads.store(wanted, std::memory_order_relaxed); }
+
+// The number of threads with which a call of the table would run now; 0 if there is no such table.
+extern "C" int32_t gw_xla_threads(int64_t id) {
+  const std::lock_guard<std::mutex> held(lock);
+  const auto found = tables.find(id);
+  return found == tables.end() ? 0 : found->second.threads();
 }
 
 extern "C" void gw_xla_remove(int64_t id) {
@@ -129,7 +148,7 @@ extern "C" XLA_FFI_Error* gw_xla_call(XLA_FFI_CallFrame* frame) {
   int64_t step;
   {
     const Denormals kept;
-    step = table.run(table.graph, values.data(), given.back(), table.num_threads);
+    step = table.run(table.graph, values.data(), given.back(), table.threads());
   }
   if (step < 0) return nullptr;
   const char* name = table.names;

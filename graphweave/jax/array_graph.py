@@ -1,0 +1,319 @@
+"""`graphweave.jax.Graph`: nodes and edges of one or several types, with arrays of JAX as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from torch import Tensor
+
+from graphweave.graph import batch as batches
+from graphweave.graph import build, readout
+from graphweave.graph.frame import Frame, TypedFrames
+from graphweave.graph.graph import Graph as TensorGraph
+from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.structure import LocalScope
+from graphweave.graph.views import EdgeView, NodeView, RowsView
+from graphweave.jax.graph_forms import known
+from graphweave.jax.passing import hosted
+from graphweave.jax.tensors import ArrayTensor, array_of, stored, unwrapped, wrapped
+from graphweave.jax.user_functions import EdgeFunction, NodeFunction, on_edges, on_nodes
+
+Etype: TypeAlias = str | CanonicalEtype | None
+"""A relation, by name or whole. None is the only one."""
+
+
+class ArrayGraph:
+    """A `graphweave.Graph` whose data are arrays of JAX, made by `graph`, `heterograph` or `batch` of this module.
+
+    Fields are read and set as `g.ndata["h"]`, `g.edata["w"]`, `g.nodes["user"].data["h"]`. Messages pass by
+    `update_all` and its relatives, whose functions are those of `graphweave.function` or written in jax.numpy. They run
+    in kernels, under `jit` and `grad` too. Any other method of `graphweave.Graph` is here under its name, and gives
+    arrays.
+
+    **As an argument.** A graph is a pytree: its fields are the leaves. Edges are known when JAX traces, since kernels
+    walk formats that are made of them once. They are the static part, and two graphs have the same if one has been made
+    of the other by setting fields, or by JAX. Integers that are set as arrays of NumPy, types of edges for instance,
+    are part of it as well. A function that sets fields of a traced graph should return them, or the graph.
+    """
+
+    def __init__(self, tensors: TensorGraph) -> None:
+        """Called by the functions that make graphs. `tensors` has the structure, and the fields as tensors that stand
+        for arrays."""
+        self.tensors = tensors
+
+    def __repr__(self) -> str:
+        return f"jax.{self.tensors!r}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "tensors":
+            raise AttributeError(name)
+        return outward(getattr(self.tensors, name))
+
+    def __getitem__(self, etype: str | tuple[object, object, object]) -> ArrayGraph:
+        """One relation as a graph that shares this graph's fields."""
+        return ArrayGraph(self.tensors[etype])
+
+    def update_all(
+        self, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None = None, etype: Etype = None
+    ) -> None:
+        """`graphweave.Graph.update_all`: messages along all edges of a relation, reduced at their destinations."""
+        with hosted():
+            self.tensors.update_all(on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
+
+    def multi_update_all(
+        self,
+        functions: Mapping[Etype, Sequence[Any]],
+        cross_reducer: str | Callable[[list[Array]], Array],
+        apply: NodeFunction | None = None,
+    ) -> None:
+        """`graphweave.Graph.multi_update_all`: `update_all` for several relations, whose results `cross_reducer`
+        combines: "sum", "mean", "max", "min", "stack", or a function of a list of arrays."""
+        inner = {
+            etype: (on_edges(message), on_nodes(reduce), *map(on_nodes, more))
+            for etype, (message, reduce, *more) in functions.items()
+        }
+        with hosted():
+            self.tensors.multi_update_all(inner, inward(cross_reducer), on_nodes(apply))
+
+    def apply_edges(self, function: EdgeFunction, edges: object = None, etype: Etype = None) -> None:
+        """`graphweave.Graph.apply_edges`: fields of edges from those of edges and of their ends."""
+        with hosted():
+            self.tensors.apply_edges(on_edges(function), inward(edges), etype)
+
+    def apply_nodes(self, function: NodeFunction, v: object = None, ntype: str | None = None) -> None:
+        """`graphweave.Graph.apply_nodes`: fields of nodes from their fields."""
+        with hosted():
+            self.tensors.apply_nodes(on_nodes(function), inward(v), ntype)
+
+    def send_and_recv(
+        self,
+        edges: object,
+        message: EdgeFunction,
+        reduce: NodeFunction,
+        apply: NodeFunction | None = None,
+        etype: Etype = None,
+    ) -> None:
+        """`graphweave.Graph.send_and_recv`: `update_all` along some of the edges."""
+        with hosted():
+            self.tensors.send_and_recv(inward(edges), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
+
+    def pull(
+        self,
+        v: object,
+        message: EdgeFunction,
+        reduce: NodeFunction,
+        apply: NodeFunction | None = None,
+        etype: Etype = None,
+    ) -> None:
+        """`graphweave.Graph.pull`: `update_all` along the edges that end in some of the nodes."""
+        with hosted():
+            self.tensors.pull(inward(v), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
+
+    def push(
+        self,
+        u: object,
+        message: EdgeFunction,
+        reduce: NodeFunction,
+        apply: NodeFunction | None = None,
+        etype: Etype = None,
+    ) -> None:
+        """`graphweave.Graph.push`: `update_all` along the edges that start in some of the nodes."""
+        with hosted():
+            self.tensors.push(inward(u), on_edges(message), on_nodes(reduce), on_nodes(apply), etype)
+
+
+# ---------------------------------------------------------------- making graphs
+
+
+def graph(data: object, num_nodes: int | None = None) -> ArrayGraph:
+    """`graphweave.graph`: a homogeneous graph of a pair (sources, destinations) of index arrays, or an edge_index [2,
+    edges], which JAX must not trace. They are copied."""
+    return ArrayGraph(build.graph(_ends("data", data), num_nodes))
+
+
+def heterograph(data: Mapping[CanonicalEtype, object], num_nodes: Mapping[str, int] | None = None) -> ArrayGraph:
+    """`graphweave.heterograph`: a graph of several relations, (source type, name, destination type) -> edges."""
+    return ArrayGraph(build.heterograph({key: _ends(str(key), ends) for key, ends in data.items()}, num_nodes))
+
+
+def batch(graphs: Sequence[ArrayGraph]) -> ArrayGraph:
+    """`graphweave.batch`: one graph in which the nodes and edges of each graph follow those of the one before it."""
+    with hosted():
+        return ArrayGraph(batches.batch([g.tensors for g in graphs]))
+
+
+def unbatch(batched: ArrayGraph) -> list[ArrayGraph]:
+    """`graphweave.unbatch`: the graphs of a batch."""
+    with hosted():
+        return [ArrayGraph(g) for g in batches.unbatch(batched.tensors)]
+
+
+def _ends(name: str, data: Any) -> tuple[Tensor, Tensor]:
+    src, dst = (torch.from_numpy(np.array(known(f"{name}[{i}]", data[i]))) for i in (0, 1))
+    return src if len(src) else src.long(), dst if len(dst) else dst.long()  # no numbers have no dtype in a list
+
+
+def readout_nodes(
+    graph: ArrayGraph, feat: str, weight: str | None = None, *, op: str = "sum", ntype: str | None = None
+) -> Array:
+    """`graphweave.readout_nodes`: "sum", "mean", "max" or "min" of a field over the nodes of each graph of a batch.
+    [nodes, ...] -> [graphs, ...]. XLA computes it."""
+    with hosted():
+        return array_of(readout.readout_nodes(graph.tensors, feat, weight, op=op, ntype=ntype))
+
+
+def readout_edges(
+    graph: ArrayGraph, feat: str, weight: str | None = None, *, op: str = "sum", etype: Etype = None
+) -> Array:
+    """`graphweave.readout_edges`: the same over the edges of each graph. [edges, ...] -> [graphs, ...]."""
+    with hosted():
+        return array_of(readout.readout_edges(graph.tensors, feat, weight, op=op, etype=etype))
+
+
+# ---------------------------------------------------------------- arrays outside, tensors inside
+
+
+class _Fields(MutableMapping[str, Any]):
+    """Fields of a frame, or of several types, as arrays."""
+
+    def __init__(self, fields: MutableMapping[str, Any]) -> None:
+        self._fields = fields
+
+    def __getitem__(self, name: str) -> Any:
+        with hosted():
+            return unwrapped(self._fields[name])
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        with hosted():
+            self._fields[name] = {k: stored(x) for k, x in value.items()} if isinstance(value, dict) else stored(value)
+
+    def __delitem__(self, name: str) -> None:
+        del self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class _View:
+    """`g.nodes` and `g.edges`: ids when called, data when indexed."""
+
+    def __init__(self, view: NodeView | EdgeView) -> None:
+        self._view: Any = view
+
+    def __call__(self, *args: object, **options: object) -> Any:
+        return outward(self._view(*args, **options))
+
+    def __getitem__(self, key: object) -> Any:
+        return outward(self._view[key if isinstance(key, (str, tuple)) else inward(key)])
+
+
+@dataclass(frozen=True)
+class _RowsOfArrays:
+    """Nodes or edges of one type."""
+
+    data: MutableMapping[str, Any]
+
+
+def inward(value: object) -> Any:
+    """Arguments of a method of a tensors' graph."""
+    if isinstance(value, ArrayGraph):
+        return value.tensors
+    return (lambda *args: wrapped(value(*map(unwrapped, args)))) if callable(value) else wrapped(value)
+
+
+def outward(value: object) -> Any:
+    """The result of a method of a tensors' graph, or an attribute, with arrays."""
+    match value:
+        case TensorGraph():
+            return ArrayGraph(value)
+        case Frame() | TypedFrames():
+            return _Fields(value)
+        case NodeView() | EdgeView():
+            return _View(value)
+        case RowsView(data):
+            return _RowsOfArrays(_Fields(data))
+        case LocalScope() | type():
+            return value
+        case tuple() | list() if not isinstance(value, torch.Size):
+            return type(value)(map(outward, value))
+    if callable(value):
+        return wraps(value)(lambda *args, **options: _called(value, args, options))
+    return unwrapped(value)
+
+
+def _called(method: Callable[..., Any], args: Sequence[object], options: Mapping[str, object]) -> Any:
+    with hosted():
+        named = {name: inward(x) for name, x in options.items()}
+        return outward(method(*map(inward, args), **named))
+
+
+# ---------------------------------------------------------------- graphs as pytrees
+
+
+@dataclass(frozen=True)
+class _KnownParts:
+    """The part of a graph that JAX does not trace: structure, and fields of PyTorch's own tensors, by identity."""
+
+    structure: TensorGraph
+    identity: tuple[Any, ...]
+    places: tuple[tuple[int, str], ...]
+    """Frame and name of each leaf."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _KnownParts) and (self.identity, self.places) == (other.identity, other.places)
+
+    def __hash__(self) -> int:
+        return hash((self.identity, self.places))
+
+
+def _flatten(g: ArrayGraph) -> tuple[list[Array], _KnownParts]:
+    leaves, places, fixed = [], [], []
+    for i, frame in enumerate(_frames(g.tensors)):
+        for name in sorted(frame):
+            x = frame._fields[name]
+            if isinstance(x, Tensor) and not isinstance(x, ArrayTensor):
+                fixed.append((i, name, id(x)))
+            else:
+                leaves.append(unwrapped(x))
+                places.append((i, name))
+    structure = g.tensors.local_var()
+    _drop_arrays(structure)
+    relations = tuple((key, id(r.src), id(r.dst)) for key, r in g.tensors.relations.items())
+    sizes = tuple((ntype, frame.num_rows) for ntype, frame in g.tensors.node_frames.items())
+    counts = id(g.tensors.batch_counts)
+    return leaves, _KnownParts(structure, (relations, sizes, counts, tuple(fixed)), tuple(places))
+
+
+def _unflatten(static: _KnownParts, leaves: Sequence[Any]) -> ArrayGraph:
+    g = static.structure.local_var()
+    frames = _frames(g)
+    for (i, name), leaf in zip(static.places, leaves, strict=True):
+        frames[i]._fields[name] = ArrayTensor(leaf) if isinstance(leaf, Array) else leaf  # JAX passes other objects
+    return ArrayGraph(g)
+
+
+def _frames(g: TensorGraph) -> list[Frame]:
+    """All frames of a graph, in an order that its structure decides."""
+    return [*g.node_frames.values(), *g.edge_frames.values(), g.ntype_data, g.etype_data]
+
+
+def _drop_arrays(g: TensorGraph) -> None:
+    for frame in _frames(g):
+        for name in [name for name, x in frame._fields.items() if isinstance(x, ArrayTensor)]:
+            del frame._fields[name]
+
+
+jax.tree_util.register_pytree_node(ArrayGraph, _flatten, _unflatten)

@@ -1,0 +1,130 @@
+"""Message passing on a graph with arrays of JAX: `graphweave.udf`, traced for kernels.
+
+Messages and reductions are the functions of `udf/passing.py`, on tensors that stand for arrays (`tensors.py`). Their
+results are one `GraphFunction` of the fields: a kernel or a few, with gradients. A reduce function that does more with
+mailboxes than these can is called for each number of messages, as in PyTorch; XLA computes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jax import Array
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from graphweave.core.schedule import COMPILERS_CHOICE
+from graphweave.graph.softmax import softmax
+from graphweave.jax.differentiable import call
+from graphweave.jax.fixed_graph import FixedGraph
+from graphweave.jax.graph_function import GraphFunction
+from graphweave.jax.importer import Rows
+from graphweave.jax.tensors import ArrayTensor, EndTensor, KnownTensor, array_of, known_integers
+from graphweave.udf import run
+from graphweave.udf.arguments import Frames, RelationEdges
+from graphweave.udf.passing import Message, Reduce, bucketed, edge_results, reduce_at_once
+
+Fields = dict[str, Tensor]
+
+
+class _Refused(Exception):
+    """A reduce function does more with its mailboxes than a kernel can."""
+
+
+class ArrayHost:
+    """`graphweave.udf.run.Host` for arrays of JAX."""
+
+    def update_all(self, ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce) -> Fields:
+        who = "the message function"
+
+        def reduced(ends: RelationEdges, frames: Frames) -> Fields:
+            out = reduce_at_once(ends, frames, edge_results(ends, frames, message, who), reduce)
+            if out is None:
+                raise _Refused
+            return out
+
+        try:
+            return _by_kernels(ends, frames, reduced, "dst", "update_all")
+        except _Refused:
+            return bucketed(ends, frames, self.apply_edges(ends, frames, message, who), reduce)
+
+    def apply_edges(self, ends: RelationEdges, frames: Frames, function: Message, who: str) -> Fields:
+        return _by_kernels(
+            ends, frames, lambda ends, frames: edge_results(ends, frames, function, who), "edge", "apply_edges"
+        )
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        if function is not softmax:
+            return function(*args)
+        x, at, rows = args
+        frames = Frames({}, {}, {"x": x}, {}, {}, ("", "", ""))
+
+        def weights(ends: RelationEdges, frames: Frames) -> Fields:
+            return {"x": softmax(frames.edge["x"], ends.dst, rows)}
+
+        return _by_kernels(RelationEdges(at, at, rows, rows, None), frames, weights, "edge", "softmax")["x"]
+
+
+@contextmanager
+def hosted() -> Iterator[None]:
+    """Within it, tensors may stand for arrays of JAX, and none of them has gradients of PyTorch's."""
+    token = run.host.set(ArrayHost())
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        run.host.reset(token)
+
+
+_graphs: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def graph_of(ends: RelationEdges, is_square: bool) -> FixedGraph:
+    """The graph of these edges, the same one for the same index tensors."""
+    rows = ends.src_rows.shape[0], None if is_square else ends.dst_rows.shape[0]
+    known = _graphs.setdefault(ends.src, {})
+    key = id(ends.dst), *rows
+    if key not in known:
+        known[key] = ends.dst, FixedGraph(ends.src, ends.dst, *rows)
+    found: FixedGraph = known[key][1]
+    return found
+
+
+def _by_kernels(
+    ends: RelationEdges, frames: Frames, function: Callable[[RelationEdges, Frames], Fields], rows: Rows, what: str
+) -> Fields:
+    """The fields that `function` computes, of `rows` each."""
+    is_square = frames.src is frames.dst
+    given: list[tuple[Rows, Mapping[str, Tensor]]] = [
+        ("src", frames.src), ("dst", {} if is_square else frames.dst), ("edge", _chosen(frames.edge, ends.eids))
+    ]  # fmt: skip
+    places = [(end, name, x) for end, fields in given for name, x in fields.items()]
+    names: list[str] = []
+
+    def plain(*arrays: Array) -> Sequence[Array]:
+        made: dict[Rows, dict[str, Tensor]] = {end: {} for end, _ in given}
+        for (end, name, x), array in zip(places, arrays, strict=True):
+            values = known_integers(x)
+            made[end][name] = ArrayTensor(array) if values is None else KnownTensor.of(array, values)
+        dst = made["src"] if is_square else made["dst"]
+        inner = Frames(made["src"], dst, made["edge"], frames.ntype, frames.etype, frames.relation)
+        src_at, dst_at = EndTensor.at("src", ends.src), EndTensor.at("dst", ends.dst)
+        token = run.inside_kernel.set(True)
+        try:
+            out = function(RelationEdges(src_at, dst_at, ends.src_rows, ends.dst_rows, None), inner)
+        finally:
+            run.inside_kernel.reset(token)
+        names[:] = out
+        return [array_of(x) for x in out.values()]
+
+    arguments = tuple(end for end, _, _ in places)
+    whole = GraphFunction(plain, arguments, (rows,), graph_of(ends, is_square), what, COMPILERS_CHOICE)
+    made = call(whole, *(array_of(x) for _, _, x in places))
+    return {name: ArrayTensor(x) for name, x in zip(names, made, strict=True)}
+
+
+def _chosen(fields: Mapping[str, Tensor], eids: Tensor | None) -> Mapping[str, Tensor]:
+    return fields if eids is None else {name: x.index_select(0, eids) for name, x in fields.items()}
