@@ -1,4 +1,4 @@
-"""Measuring: interleaved medians, peak memory of a step, the memory bandwidth bound, and the record of a run."""
+"""Measuring: interleaved medians, functions in processes of their own, the record of a run, and tables."""
 
 from __future__ import annotations
 
@@ -76,26 +76,6 @@ def _summary(first: float, taken: list[float]) -> Timing:
         return Timing(first, taken[0], taken[0], taken[0], len(taken))
     q1, _, q3 = quantiles(taken, n=4, method="inclusive")
     return Timing(first, median(taken), q1, q3, len(taken))
-
-
-def _status_kib(field: str) -> int:
-    text = Path("/proc/self/status").read_text()
-    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
-    assert found is not None, f"/proc/self/status has no {field}"
-    return int(found[1])
-
-
-def peak_extra_bytes(call: Callable[[], Any]) -> int:
-    """Peak resident bytes while `call` runs, beyond those resident when it starts.
-
-    Linux only: writing 5 to /proc/self/clear_refs sets the high-water mark VmHWM back to the resident size. Run it in
-    a fresh process: buffers an allocator still holds from earlier work would hide what the call takes.
-    """
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status_kib("VmRSS")
-    call()
-    return max(_status_kib("VmHWM") - before, 0) * 1024
 
 
 def machine() -> dict[str, Any]:

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import relational_graphs, relational_models, relational_pyg, workloads
-from bench.check import Result
 from bench.gpu_sparse import SPARSE, sparse_model
 from bench.graphs import ARXIV_EDGES, ARXIV_NODES, FEATURES, HIDDEN, POINT_SETS, Workload, knn_clouds
 from bench.graphs import pseudo_coordinates as pseudo_of
 from bench.relational_graphs import Case
 from bench.relational_reference import reference as relational_reference
 from bench.relational_serve import Form
+from bench.steps import Result
 from bench.workloads import COMPILERS, Model, WithLoss, attention
 from graphweave.data import rmat
 

@@ -21,11 +21,12 @@ from typing import Any
 import torch
 
 import graphweave
-from bench.check import Result, worst_error
+from bench.check import worst_error
 from bench.gpu_cases import Pair, Subject, expected, kind_of, restore, result_of, subject
 from bench.gpu_measure import Clock, kernels
 from bench.relational_serve import Form
 from bench.relational_worker import next_case
+from bench.steps import Result
 from bench.turns import serve
 from graphweave.compiler.report import Report, collect
 

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 import graphweave
-from bench.case import EXACT, Bench, Case, Check, Peers, Step
+from bench.case import EXACT, Bench, Case, Check, Peers
 from bench.graphs import FEATURES, GRAPHS, Workload, data_dir, load, missing
 from bench.options import Among
 from bench.runner import run
+from bench.steps import Step
 from graphweave.runtime import arena, formats, kernel_cache
 from graphweave.runtime.index import Index
 from graphweave.tuning.rates import triad_bandwidth

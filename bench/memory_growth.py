@@ -31,17 +31,16 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 import graphweave
-from bench.common import in_fresh_process, peak_extra_bytes, ratio_table
+from bench.common import in_fresh_process, ratio_table
 from bench.forget import forget_graphs
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
 from bench.options import Among, options_from
 from bench.record import Record
+from bench.turns import MALLOC, peak_extra_bytes
 from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
 
 TARGET = 24.0
 """Upper limit on bytes an edge: the bytes of indices for both directions."""
-
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 def _edgeconv(width: int) -> nn.Module:

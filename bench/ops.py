@@ -31,8 +31,8 @@ from bench.ops_cases import CASES, Data, data_of, definition, graphweave_call, m
 from bench.ops_graphs import GRAPHS, absent, edges_of
 from bench.options import Among, options_from
 from bench.runner import Here
+from bench.steps import read_result, write_arrays
 from bench.turns import Player, PlayerLost, steps_timer, take_turns
-from bench.worker import read_result, write_arrays
 from graphweave.runtime import formats
 
 TOLERANCE = 1e-4

@@ -1,7 +1,7 @@
 """graphweave against DGL 2.1: training steps of whole models, and single sparse kernels, in turn.
 
     python -m bench.peers [--cases gat edgeconv monet gcn sage gin gatv2 spmm spmm-weighted sddmm] [--graph rmat]
-                          [--repeats 20] [--threads 2] [--no-compile-loss] [--dgl-index-bits 64] [--out FILE] [--resume]
+                          [--repeats 20] [--threads 2] [--no-compile-loss] [--out FILE] [--resume]
 
 DGL has a virtual environment of its own (`make bench-peers` makes .venv-dgl: torch 2.2.1, DGL 2.1.0), so both sides are
 processes that stay alive and take turns, with equal thread counts. Both get the same inputs and initial weights, and
@@ -18,15 +18,13 @@ model unless --no-compile-loss; DGL's is eager PyTorch. edgeconv runs on the k-N
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from bench import kernels, train_step
 from bench.case import Bench, Case
 from bench.graphs import GRAPHS, POINT_SETS
 from bench.options import Among
 from bench.runner import run
-from bench.turns import ROOT
 from bench.workloads import MODELS
 
 PEERS = ("graphweave", "dgl", "dgl-thp")
@@ -42,18 +40,10 @@ def cases(options: Namespace) -> Iterator[Case]:
         yield kernels.case_of(name, name, options.graph, options, PEERS)
 
 
-def elsewhere(peer: str, case: Case, inputs: Path, options: Namespace) -> Sequence[str] | None:
-    if not peer.startswith("dgl"):
-        return None
-    command = [str(options.dgl_python), "-m", "bench.dgl_worker", case.name, str(inputs)]
-    return [*command, "--threads", str(options.threads), "--index-bits", str(options.dgl_index_bits)]
-
-
 BENCH = Bench(
     "bench.peers", __doc__, cases,
-    {"graph": Among(GRAPHS, "rmat"), "points": Among(POINT_SETS, "points"), "dgl_index_bits": 64,
-     "dgl_python": ROOT / ".venv-dgl" / "bin" / "python", **train_step.OPTIONS},
-    apart=True, repeats=20, environment=train_step.ENVIRONMENT, elsewhere=elsewhere,
+    {"graph": Among(GRAPHS, "rmat"), "points": Among(POINT_SETS, "points"), **train_step.OPTIONS},
+    apart=True, repeats=20, environment=train_step.ENVIRONMENT, dgl="bench.dgl_specs",
 )  # fmt: skip
 
 

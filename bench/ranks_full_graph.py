@@ -31,9 +31,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, SAGEConv
 
 import graphweave as gw
-from bench.common import on_ranks, peak_extra_bytes, ratio_table, save
+from bench.common import on_ranks, ratio_table, save
 from bench.graphs import data_dir
 from bench.options import Among, options_from
+from bench.turns import peak_extra_bytes
 from graphweave.data import rmat
 from graphweave.distributed.full_graph import shard
 from graphweave.distributed.graph_file import graph_file

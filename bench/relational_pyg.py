@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bench.relational_graphs import FEATURES, Case
 from bench.relational_models import SLOPE
-from bench.relational_serve import Form
+from bench.steps import ModelStep
 
 Weights = Mapping[str, Tensor]
 GATE = 100.0
@@ -42,11 +42,13 @@ def copy(parameter: Tensor, value: Tensor) -> None:
         parameter.copy_(value.reshape(parameter.shape))
 
 
-def form(module: nn.Module, call: Callable[[], Tensor], case: Case, grads: Callable[[], dict[str, Tensor]]) -> Form:
-    return Form(module, call, lambda: F.cross_entropy(call(), case.y), grads)
+def form(
+    module: nn.Module, call: Callable[[], Tensor], case: Case, grads: Callable[[], dict[str, Tensor]]
+) -> ModelStep:
+    return ModelStep(module, "train", call, lambda: F.cross_entropy(call(), case.y), grads)
 
 
-def build(system: str, model: str, case: Case, weights: Weights) -> Form:
+def build(system: str, model: str, case: Case, weights: Weights) -> ModelStep:
     match system:
         case "pyg-hgt":
             return _hgt(case, weights)
@@ -66,7 +68,7 @@ def build(system: str, model: str, case: Case, weights: Weights) -> Form:
     return form(layer, lambda: layer(case.x, edges, case.etype), case, grads)
 
 
-def _rgat(case: Case, weights: Weights) -> Form:
+def _rgat(case: Case, weights: Weights) -> ModelStep:
     layer = pyg.RGATConv(FEATURES, FEATURES, case.num_relations, negative_slope=SLOPE, bias=False)
     copy(layer.weight, weights["weight"])
     copy(layer.k, weights["att_src"][0])
@@ -102,7 +104,7 @@ def _hetero(typed: Typed, convs: Mapping[Any, nn.Module]) -> nn.Module:
     return pyg.HeteroConv(dict(convs), aggr="sum")
 
 
-def _hetero_rgcn(case: Case, weights: Weights) -> Form:
+def _hetero_rgcn(case: Case, weights: Weights) -> ModelStep:
     typed = Typed(case)
     convs: dict[Any, Any] = {
         relation: pyg.SAGEConv((FEATURES, FEATURES), FEATURES, aggr="mean", root_weight=False, bias=False)
@@ -129,7 +131,7 @@ def _grad(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _hetero_gat(case: Case, weights: Weights) -> Form:
+def _hetero_gat(case: Case, weights: Weights) -> ModelStep:
     typed = Typed(case)
     convs: dict[Any, Any] = {
         relation: pyg.GATConv(FEATURES, FEATURES, negative_slope=SLOPE, add_self_loops=False, bias=False)
@@ -152,7 +154,7 @@ def _hetero_gat(case: Case, weights: Weights) -> Form:
     return form(layer, lambda: typed.joined(layer(typed.x, typed.edges)), case, grads)
 
 
-def _hgt(case: Case, weights: Weights) -> Form:
+def _hgt(case: Case, weights: Weights) -> ModelStep:
     functions: Any = F
     functions.gelu = torch.Tensor.contiguous  # the identity; HGTConv takes it from this module at each call
     typed = Typed(case)

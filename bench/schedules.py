@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 import graphweave
-from bench.case import EXACT, Bench, Case, Check, Peers, Step
+from bench.case import EXACT, Bench, Case, Check, Peers
 from bench.runner import run
+from bench.steps import Step
 from graphweave import Schedule
 from graphweave.data import rmat
 

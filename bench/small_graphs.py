@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 
 import graphweave
-from bench.case import Bench, Case, Check, Peers, Step, training_result
+from bench.case import Bench, Case, Check, Peers, training_result
 from bench.graphs import FEATURES, HIDDEN, Workload
 from bench.options import Among
 from bench.runner import run
+from bench.steps import Step
 from bench.workloads import COMPILERS, MODELS, training_step
 from graphweave.data import rmat
 

@@ -34,18 +34,17 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
-from bench.case import EXACT, Bench, Case, Check, Peers, Step, training_result
+from bench.case import EXACT, Bench, Case, Check, Peers, training_result
 from bench.graphs import GRAPHS, POINT_SETS, Workload, data_dir, load, missing
 from bench.options import Among
 from bench.runner import run
+from bench.steps import Step
 from bench.workloads import MODELS, THP, training_step
 
 SYSTEMS = {"eager": "eager", "eager-thp": "eager", "inductor": "inductor", "graphweave": "graphweave"}
 """Peer -> what compiles its model."""
 
-ENVIRONMENT = {
-    "eager-thp": {THP: "1"}, "dgl": {"DGLBACKEND": "pytorch"}, "dgl-thp": {"DGLBACKEND": "pytorch", THP: "1"},
-}  # fmt: skip
+ENVIRONMENT = {"eager-thp": {THP: "1"}, "dgl-thp": {THP: "1"}}
 """Variables that are added for a peer's process."""
 
 CHECK = Check(1e-4, exact=True)

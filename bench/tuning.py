@@ -34,9 +34,9 @@ from bench.forget import forget_graphs
 from bench.graphs import data_dir
 from bench.ops_cases import data_of, definition, graphweave_call
 from bench.ops_graphs import absent, edges_of
+from bench.relational import VARIANTS
 from bench.relational_graphs import make, missing
 from bench.relational_models import LAYERS, WithLoss, inputs, weights
-from bench.relational_worker import VARIANTS
 from graphweave.compiler.report import collect
 from graphweave.tuning import store
 from graphweave.tuning.deadline import Deadline, shared_deadline

@@ -26,8 +26,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import graphweave
-from bench.check import FLOAT_TOLERANCE, Result, no_worse_than_eager, step, worst_error
+from bench.check import FLOAT_TOLERANCE, no_worse_than_eager, step, worst_error
 from bench.common import machine
+from bench.steps import Result
 from bench.zoo_cases import CASES, NOT_HERE, build
 from graphweave.compiler.report import Report, collect
 

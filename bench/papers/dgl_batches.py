@@ -29,7 +29,7 @@ from bench.papers.cells import OURS, Panel
 from bench.papers.graphs import edges_of
 from bench.papers.models import EAGER, GRAPHWEAVE, PYG, Measurement, dgl_of
 from bench.papers.session import Session
-from bench.papers.spec import Spec
+from bench.specs import Spec
 from graphweave.sampling import ClusterSampler, DataLoader, NeighborSampler
 
 _TURNS = 8

@@ -21,7 +21,7 @@ from bench.papers.featgraph_figures import LENGTHS, TINY, sample_of
 from bench.papers.graphs import edges_of
 from bench.papers.models import DGL, EAGER, GRAPHWEAVE, PYG, Measurement, dgl_of
 from bench.papers.session import Paper, Session
-from bench.papers.spec import Spec
+from bench.specs import Spec
 
 GRAPHS = ("ogbn-proteins", "reddit", "rand-10k")
 

@@ -8,7 +8,6 @@ of equal average degree, are R-MAT (ogbn-proteins and reddit have skewed degrees
 from __future__ import annotations
 
 import os
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from bench import graphs, ops_graphs
 from bench.graphs import Workload, knn_clouds, pseudo_coordinates
+from bench.relational_graphs import kept_path
 from graphweave.data import npz, rmat
 
 TENTH = {"ogbn-proteins": (13_250, 7_910_000), "reddit": (23_300, 11_480_000)}
@@ -56,13 +56,11 @@ def kept_rmat(nodes: int, edges: int) -> Tensor:
     """
     if edges < MANY_EDGES:
         return rmat(nodes, edges)
-    folder = Path(tempfile.gettempdir()) / f"graphweave-bench-{os.getuid()}"
-    path = folder / f"rmat_{nodes}_{edges}.pt"
+    path = kept_path(f"rmat_{nodes}_{edges}.pt")
     if path.is_file():
         index: Tensor = torch.load(path)
         return index
     index = rmat(nodes, edges)
-    folder.mkdir(exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     torch.save(index, partial)
     partial.replace(path)

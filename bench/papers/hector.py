@@ -13,13 +13,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from bench.papers.cells import OURS, Panel
 from bench.papers.session import Paper, Session
+from bench.relational import SYSTEMS
 from bench.relational_graphs import WIDTH
-from bench.relational_systems import SYSTEMS
-from bench.relational_tables import BASE, FIXED, PEERS, best_peer, geometric
+from bench.relational_tables import BASE, FIXED, PEERS, best_peer
 from bench.turns import ROOT
 
 GRAPHS = ("aifb", "am", "bgs", "biokg", "fb15k_237", "mag", "mutag", "wikikg2")
@@ -65,13 +66,13 @@ def relational(
     found = _recorded(options.relational, model, graph, modes, systems) if width == 64 and not memory else None
     if found is not None:
         return found
-    wanted = [name for name in systems if options.dgl_python is not None or not name.startswith("dgl")]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        command = [sys.executable, "-m", "bench.relational", "--no-launches", "--out", str(out)]
-        for name, values in (("graphs", (graph,)), ("models", (model,)), ("modes", modes), ("systems", wanted)):
+        command = [sys.executable, "-m", "bench.relational", "--out", str(out)]
+        for name, values in (("graphs", (graph,)), ("models", (model,)), ("modes", modes), ("systems", systems)):
             command += [f"--{name}", *values]
-        command += ["--memory-graphs", *[graph] * memory, "--repeat", str(options.repeats)]
+        command += ["--cases", *(f"{model} {graph} {mode}" for mode in modes), f"graph {graph}"]
+        command += ["--memory-graphs", graph if memory else "none", "--repeats", str(options.repeats)]
         command += ["--threads", str(options.threads), "--data-dir", str(options.data_dir)]
         if options.dgl_python is not None:
             command += ["--dgl-python", str(options.dgl_python)]
@@ -89,24 +90,22 @@ def _recorded(
     if path is None:
         return None
     record = json.loads(path.read_text())
-    one = record["results"].get(f"{model} {graph}", {})
+    results = {name: record["results"].get(name, {}) for name in (f"{model} {graph} {mode}" for mode in modes)}
     wanted = [name for name in systems if model in SYSTEMS[name]]
-    if not all(name in one.get(mode, {}).get("systems", {}) for mode in modes for name in wanted):
+    if not all(name in one for one in results.values() for name in wanted):
         return None
-    return {"machine": record["machine"], "results": {f"{model} {graph}": one}, "memory": {}}
+    return {"machine": record["machine"], "results": results}
 
 
 def answers_of(record: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
     """System -> its answer, of a record with one model and graph."""
-    (one,) = record["results"].values()
-    answers: Mapping[str, Any] = one[mode]["systems"]
-    return answers
+    (answers,) = (one for name, one in record["results"].items() if name.endswith(f" {mode}"))
+    return dict(answers)
 
 
-def peaks_of(record: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
-    (one,) = record["memory"].values()
-    answer: Mapping[str, Any] = one[mode]
-    return answer
+def peaks_of(record: Mapping[str, Any], mode: str) -> dict[str, int | str]:
+    """System -> the peak bytes of a step, or why there are none."""
+    return {name: one.get("peak", str(one["status"])) for name, one in answers_of(record, mode).items()}
 
 
 def graphs_of(options: argparse.Namespace, graphs: Sequence[str] = GRAPHS) -> Sequence[str]:
@@ -189,7 +188,7 @@ def table_4(session: Session, mode: str, times: Panel) -> Panel:
                 if own and peers:
                     ratios.append(min(peers) / min(own))
             if ratios:
-                for name, value in (("worst", min(ratios)), ("mean", geometric(ratios)), ("best", max(ratios))):
+                for name, value in (("worst", min(ratios)), ("mean", geometric_mean(ratios)), ("best", max(ratios))):
                     panel.value(OURS, model + kind, name, value)
     return panel
 
@@ -241,10 +240,10 @@ def figure_10(session: Session) -> list[Panel]:
         for mode in MODES:
             if not session.wants(graph, mode, panel, pairs, what="memory"):
                 continue
-            answer = peaks_of(relational(session.options, "hgt", graph, (mode,), ("gw-U", "gw-C"), memory=True), mode)
-            for name in ("gw-U", "gw-C"):
-                panel.peak(FORMS[name], graph, mode, answer["peaks"].get(name, "was not timed, or is slow"))
-            pairs.value(OURS, graph, mode, 100 * answer["compaction"])
+            record = relational(session.options, "hgt", graph, (mode,), ("gw-U", "gw-C"), memory=True)
+            for name, peak in peaks_of(record, mode).items():
+                panel.peak(FORMS[name], graph, mode, peak)
+            pairs.value(OURS, graph, mode, 100 * record["results"][f"graph {graph}"]["compaction"])
             session.measured(panel, pairs)
     ratio = session.panel("Figure 10, ratio", "memory with C over U", "%", about, rows="graph", columns="mode",
                           source=panel)  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.papers.spec import Spec
+from bench.specs import Spec
 
 
 class Along(Protocol):

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.case import EXACT, Bench, Case, Check, Peers, Step, result_of
-from bench.check import Result
+from bench.case import EXACT, Bench, Case, Check, Peers
 from bench.options import Among, options_from
 from bench.record import Record
 from bench.runner import chosen_of, run
+from bench.steps import Result, Step, result_of
 
 
 def build(count: int) -> Peers:

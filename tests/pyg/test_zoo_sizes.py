@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from bench.check import FLOAT_TOLERANCE, Result, no_worse_than_eager, step, worst_error
+from bench.check import FLOAT_TOLERANCE, no_worse_than_eager, step, worst_error
+from bench.steps import Result
 from bench.zoo import DOORS
 from bench.zoo_cases import CASES, build
 from bench.zoo_graphs import EDGES, NODES, Built
