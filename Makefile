@@ -139,7 +139,7 @@ slow: $(STAMP)
 	$(INTERPRETED) $(MORE_NUMERICS)
 
 zoo: $(STAMP)
-	$(BIN)/python -m bench.zoo
+	$(BIN)/python -m tests.pyg.zoo
 
 NATIVE := $(wildcard graphweave/exporting/native/*.cpp graphweave/runtime/native/*.cpp graphweave/runtime/native/*/*.h tests/native/*)
 
@@ -179,8 +179,8 @@ bench-bounds: $(STAMP)
 	$(BIN)/python -m bench.bounds $(ARGS)
 
 bench-peers: $(STAMP) $(DGL_STAMP)
-	$(BIN)/python -m bench.kernels $(ARGS)
 	$(BIN)/python -m bench.peers $(ARGS) $(PEER_ARGS)
+	$(BIN)/python -m bench.ops --graphs rmat --operators gcn weighted dot --lengths 64
 
 # Compares user-defined functions with DGL, and building a graph: `make bench-udf ARGS="--graphs ppi arxiv --out FILE"`.
 bench-udf: $(STAMP) $(DGL_STAMP)
@@ -192,7 +192,7 @@ bench-relational: $(STAMP) $(DGL_STAMP)
 
 # Compares operators on edges with PyG, DGL and MKL's product: `make bench-ops ARGS="--graphs rmat --threads 1"`.
 bench-ops: $(STAMP) $(DGL_STAMP)
-	$(BIN)/python -m bench.ops --dgl-python $(DGL_VENV)/bin/python $(ARGS)
+	$(BIN)/python -m bench.ops $(ARGS)
 
 # Runs on a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`. TORCH
 # must have CUDA, as the default has. This is a rehearsal without a GPU:

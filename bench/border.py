@@ -19,7 +19,8 @@ from __future__ import annotations
 import copy
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -27,14 +28,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from functorch.compile import aot_module_simplified, make_boxed_func
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 import graphweave
-from bench.common import save
-from bench.options import options_from
+from bench.case import Bench, Numbers
+from bench.common import ratio_table
+from bench.runner import run
 from graphweave.runtime import arena
 
 WIDTH, NODES, EDGES = 64, 30, 60
@@ -216,23 +216,29 @@ def halves_of(system: Callable[..., Tensor], x: Tensor, y: Tensor, graphs: int, 
     return {part: 1e6 * sum(times) / len(times) for part, times in parts.items()}
 
 
-def main() -> None:
-    options = options_from(None, __doc__, repeats=200, threads=1)
-    torch.set_num_threads(options.threads)
-    shim = Shim()
-    results = {
-        "reading": reading(shim, options.repeats),
-        "making": making(shim, options.repeats),
-        "calling": calling(shim, options.repeats),
-        "frames": frames(options.repeats),
-    }
-    table = Table("group", "what", "us")
-    for group, times in results.items():
-        for what, us in times.items():
-            table.add_row(group, what, f"{us:.2f}" if us < 100 else f"{us:.0f}")
-    Console().print(table)
-    save(options.out, {"benchmark": "border", "threads": options.threads, "microseconds": results})
+GROUPS = ("reading", "making", "calling", "frames")
+
+
+def measure(group: str, repeats: int, threads: int) -> dict[str, float]:
+    torch.set_num_threads(threads)
+    if group == "frames":
+        return frames(repeats)
+    return {"reading": reading, "making": making, "calling": calling}[group](Shim(), repeats)
+
+
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    rows = [[group, what, f"{us:.2f}"] for group, times in results.items() for what, us in times.items()]
+    ratio_table("the border", ["group", "what", "us"], rows)
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    for group in GROUPS:
+        sizes = {"group": group, "repeats": options.repeats, "threads": options.threads}
+        yield Numbers(group, measure, sizes, {"repeats": 5})
+
+
+BENCH = Bench("bench.border", __doc__, cases, repeats=200, threads=1, show=show)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run(BENCH))

@@ -25,12 +25,18 @@ Peers: TypeAlias = Mapping[str, Callable[[], Step]]
 """Peer -> a function that prepares its step."""
 
 
+def of_names(want: Result, got: Result) -> Result:
+    """The outputs, and the gradients that `got` has, too."""
+    return Result(want.outputs, {name: grad for name, grad in want.grads.items() if name in got.grads})
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A result is right if its relative error is at most `tolerance` from the result of the peer `reference`.
 
     If it is larger, and the case has a peer EXACT (`exact`), a result in float32 is right if its error against that one
-    is at most the tolerance or 4 times the reference's own. `error` gives the error, and the name of the value with it.
+    is at most the tolerance or 4 times the reference's own. `error` gives the error, and the name of the value with it;
+    `compared(want, got)` gives what is wanted of a result that lacks gradients, or has them under other names.
     Where the reference cannot run, the result of the peer `otherwise` takes its place. `others` are peers that compute
     another function, and the peer that has it.
     """
@@ -41,26 +47,23 @@ class Check:
     otherwise: str | None = None
     others: Mapping[str, str] = field(default_factory=dict)
     error: Callable[[Result, Result], tuple[float, str]] = worst_error
+    compared: Callable[[Result, Result], Result] = of_names
 
     def verdict(self, got: Result, want: Result, exact: Callable[[], Result] | None) -> dict[str, Any]:
-        """`status` ("ok", or which value is wrong), and the errors. Gradients that `got` lacks are not compared."""
-        want = _of_names(want, got)
+        """`status` ("ok", or which value is wrong), and the errors."""
+        want = self.compared(want, got)
         error, where = self.error(got, want)
         answer: dict[str, Any] = {"status": "ok", "error": error}
         if error <= self.tolerance:
             return answer
         if exact is not None:
-            true = _of_names(exact(), got)
+            true = self.compared(exact(), got)
             own, other = error_against(got, true), error_against(want, true)
             answer.update(error_in_float64=own, reference_error_in_float64=other)
             if own <= max(self.tolerance, 4 * other):
                 return answer
         answer["status"] = f"wrong: {where} is off by {error:.1e}"
         return answer
-
-
-def _of_names(want: Result, got: Result) -> Result:
-    return Result(want.outputs, {name: grad for name, grad in want.grads.items() if name in got.grads})
 
 
 def training_result(loss: Tensor, model: nn.Module) -> Result:

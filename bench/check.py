@@ -143,10 +143,12 @@ def no_worse_than_eager(got: Result, eager: Result, exact: Result) -> bool:
 
 def error_against(got: Result, exact: Result) -> float:
     """The largest relative error of a float32 result against one in float64."""
-    return worst_error(_widen(got), exact)[0]
+    return worst_error(widen(got), exact)[0]
 
 
-def _widen(result: Result) -> Result:
+def widen(result: Result) -> Result:
+    """The result in float64."""
+
     def wide(value: Tensor) -> Tensor:
         return value.double() if value.is_floating_point() else value
 

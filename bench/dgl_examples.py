@@ -4,7 +4,7 @@
 
 `/path/to/dgl` is a checkout of DGL's public repository. The scripts are read, not run: every name that a script imports
 from `dgl`, or reaches through a module of it, is looked up in `graphweave.dgl`. Methods of graphs are not seen in this
-way; DGL's own tests measure those (bench/dgl_suite.py).
+way; DGL's own tests measure those (tests/dgl/upstream.py).
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""DGL's own layers, user-defined functions and kernels on the arrays of a case, by the Python of DGL's environment."""
+"""DGL's own layers and user-defined functions on the arrays of a case, by the Python of DGL's environment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import dgl
-import torch
 from torch import Tensor
 
 from bench.dgl_models import graph_of, model_of
@@ -48,24 +46,8 @@ def _block(index: Tensor, sources: int, destinations: int) -> dgl.DGLGraph:
     return made
 
 
-def _kernel(name: str, case: Arrays) -> Step:
-    """One of DGL's sparse operators, without gradients."""
-    graph, x = graph_of(name, case), case["x"]
-    weight = case["weight"].unsqueeze(1) if "weight" in case else x
-    calls: Mapping[str, Callable[[], Tensor]] = {
-        "spmm": lambda: dgl.ops.copy_u_sum(graph, x),
-        "spmm-weighted": lambda: dgl.ops.u_mul_e_sum(graph, x, weight),
-        "sddmm": lambda: dgl.ops.u_dot_v(graph, x, x).squeeze(-1),
-    }
-    return torch.no_grad()(calls[name])
-
-
-def step_of(
-    peer: str, arrays: Arrays, mode: str = "train", spec: str = "", model: str = "", kernel: str = "", **_: Any
-) -> Step:
-    """The step of a Spec, of a model of SPECS, or of a kernel. "dgl-udf" runs user-defined layers, "dgl" DGL's own."""
-    if kernel:
-        return _kernel(kernel, arrays)
+def step_of(peer: str, arrays: Arrays, mode: str = "train", spec: str = "", model: str = "", **_: Any) -> Step:
+    """The step of a Spec, or of a model of SPECS. "dgl-udf" runs user-defined layers, "dgl" DGL's own."""
     chosen = spec_of(spec) if spec else SPECS[model]
     case = {name: value for name, value in arrays.items() if not name.startswith("weight.")}
     weights = {name.removeprefix("weight."): v for name, v in arrays.items() if name.startswith("weight.")}

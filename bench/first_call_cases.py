@@ -1,5 +1,5 @@
 """The cases of `bench.first_call`, on small seeded graphs: nearly all of a first call is compilation. Twelve are whole
-models; those named `zoo:NAME` are single layers and models of the zoo (`bench.zoo_cases`)."""
+models; those named `zoo:NAME` are single layers and models of the zoo (`tests.pyg.zoo_cases`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from bench.workloads import WithLoss, mlp
-from bench.zoo_cases import CASES as ZOO
-from bench.zoo_cases import build as build_of_zoo
+from tests.pyg.zoo_cases import CASES as ZOO
+from tests.pyg.zoo_cases import build as build_of_zoo
 
 NODES, EDGES, FEATURES, HIDDEN, CLASSES = 1000, 6000, 64, 64, 7
 GRAPHS = 64

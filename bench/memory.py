@@ -12,21 +12,26 @@ includes data and parameters. Formats and all that is kept for the graph are mad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from bench.common import available_memory, in_fresh_process, peak_extra_bytes, ratio_table
+from bench.case import Bench, Numbers
+from bench.common import ratio_table
 from bench.graphs import FEATURES, GRAPHS, Workload, data_dir, load, missing
-from bench.options import Among, options_from
-from bench.record import Record
-from bench.workloads import COMPILERS, attention, training_step
+from bench.options import Among
+from bench.runner import run
+from bench.turns import peak_extra_bytes
+from bench.workloads import attention, training_step
 from graphweave.data import rmat
 
 
-def peak(system: str, graph: str, folder: str, heads: int, channels: int, compile_loss: bool, threads: int) -> object:
+def peak(
+    system: str, graph: str, folder: str, heads: int, channels: int, compile_loss: bool, threads: int
+) -> dict[str, Any]:
     torch.set_num_threads(threads)
     work = load(graph, Path(folder))
     torch.manual_seed(0)
@@ -36,20 +41,7 @@ def peak(system: str, graph: str, folder: str, heads: int, channels: int, compil
     return {"status": "ok", "peak_extra_bytes": peak_extra_bytes(lambda: step(work))}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, resume=False, systems=Among(COMPILERS, ("eager", "graphweave", "graphweave-always")),
-        graph=Among(GRAPHS, "rmat"), heads=8, channels=32, compile_loss=True, timeout=900.0, data_dir=data_dir(),
-    )  # fmt: skip
-    if reason := missing(options.graph, options.data_dir):
-        raise SystemExit(reason)
-    given = {key: getattr(options, key) for key in ("graph", "heads", "channels", "compile_loss", "threads")}
-    limits = {"timeout": options.timeout, "memory": available_memory(), "folder": str(options.data_dir)}
-    environment = {"OMP_NUM_THREADS": str(options.threads)}
-    record = Record(options.out, {"benchmark": "memory", **given}, resume=options.resume)
-    results = record.fill(
-        {name: partial(in_fresh_process, peak, environment, system=name, **given, **limits) for name in options.systems}
-    )
+def show(results: Mapping[str, Any], options: Namespace) -> None:
     own = results.get("graphweave", {}).get("peak_extra_bytes")
     rows = []
     for name, answer in results.items():
@@ -58,8 +50,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append([name, f"{found / 2**20:.0f}" if found else answer["status"], ratio])
     title = f"peak extra memory of a GAT step, {options.heads} heads x {options.channels}, {options.graph}"
     ratio_table(title, ["system", "MiB", "of graphweave's"], rows)
-    return 0
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    given = {key: getattr(options, key) for key in ("graph", "heads", "channels", "compile_loss", "threads")}
+    for system in options.systems or ("eager", "graphweave", "graphweave-always"):
+        sizes = {"system": system, "folder": str(options.data_dir), **given}
+        why = missing(options.graph, options.data_dir)
+        yield Numbers(system, peak, sizes, {"graph": "tiny"}, missing=why)
+
+
+BENCH = Bench(
+    "bench.memory", __doc__, cases,
+    {"graph": Among(GRAPHS, "rmat"), "heads": 8, "channels": 32, "compile_loss": True, "data_dir": data_dir()},
+    show=show,
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -1,7 +1,7 @@
-"""graphweave against DGL 2.1: training steps of whole models, and single sparse kernels, in turn.
+"""graphweave against DGL 2.1: training steps of whole models, in turn. (`bench.ops` compares single kernels.)
 
-    python -m bench.peers [--cases gat edgeconv monet gcn sage gin gatv2 spmm spmm-weighted sddmm] [--graph rmat]
-                          [--repeats 20] [--threads 2] [--no-compile-loss] [--out FILE] [--resume]
+    python -m bench.peers [--cases gat edgeconv monet gcn sage gin gatv2] [--graph rmat] [--repeats 20]
+                          [--threads 2] [--no-compile-loss] [--out FILE] [--resume]
 
 DGL has a virtual environment of its own (`make bench-peers` makes .venv-dgl: torch 2.2.1, DGL 2.1.0), so both sides are
 processes that stay alive and take turns, with equal thread counts. Both get the same inputs and initial weights, and
@@ -20,7 +20,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 
-from bench import kernels, train_step
+from bench import train_step
 from bench.case import Bench, Case
 from bench.graphs import GRAPHS, POINT_SETS
 from bench.options import Among
@@ -36,8 +36,6 @@ TRAINED = ("gat", "edgeconv", "monet", "gcn", "sage", "gin", "gatv2")
 def cases(options: Namespace) -> Iterator[Case]:
     for name in TRAINED:
         yield train_step.case_of(name, name, options.points if MODELS[name].points else options.graph, options, PEERS)
-    for name in kernels.KERNELS:
-        yield kernels.case_of(name, name, options.graph, options, PEERS)
 
 
 BENCH = Bench(

@@ -37,7 +37,7 @@ from bench.common import available_memory, machine, ratio_table
 from bench.options import COMMON, parser_of
 from bench.pyg_examples_cases import programs, reason
 from bench.pyg_examples_data import SMALLER
-from bench.zoo import in_a_cell
+from tests.pyg.zoo import in_a_cell
 
 Answer = dict[str, Any]
 

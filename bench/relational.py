@@ -43,7 +43,7 @@ from bench import relational_graphs as graphs
 from bench import relational_pyg
 from bench import relational_tables as tables
 from bench.case import Bench, Case, Check, Numbers, Peers
-from bench.check import worst_error
+from bench.check import widen, worst_error
 from bench.graphs import data_dir
 from bench.options import Among
 from bench.relational_launches import count
@@ -134,15 +134,14 @@ def arrays(model: str, graph: str, mode: str, folder: Path) -> Mapping[str, Tens
 
 
 def error(got: Result, want: Result) -> tuple[float, str]:
-    """The largest error against float64. A gradient `sum.NAME` is of a parameter that all relations share."""
-    wide = Result(
-        tuple(out.double() for out in got.outputs), {n: g.double() for n, g in got.grads.items() if g is not None}
-    )
-    grads = {}
-    for name in got.grads:
-        grad = want.grads[name.removeprefix("sum.")]
-        grads[name] = grad.sum(0) if grad is not None and name.startswith("sum.") else grad
-    return worst_error(wide, Result(want.outputs, grads))
+    return worst_error(widen(got), want)
+
+
+def compared(want: Result, got: Result) -> Result:
+    """The wanted gradients under the names of `got`: `sum.NAME` is of a parameter that all relations share."""
+    grads = {name: want.grads[name.removeprefix("sum.")] for name in got.grads}
+    shared = {name: grad.sum(0) for name, grad in grads.items() if grad is not None and name.startswith("sum.")}
+    return Result(want.outputs, {**grads, **shared})
 
 
 def refusal(limit: float, peer: str, model: str, graph: str, mode: str, folder: Path) -> str | None:
@@ -201,7 +200,8 @@ def case_of(model: str, graph: str, mode: str, options: Namespace, systems: tupl
     folder, peers = options.data_dir, tuple(name for name in systems if model in SYSTEMS[name])
     others = {name: WITHIN for name in peers if (name, model) in tables.OTHER_SOFTMAX}
     return Case(
-        f"{model} {graph} {mode}", build, peers, Check(TOLERANCE, REFERENCE, error=error, others=others),
+        f"{model} {graph} {mode}", build, peers,
+        Check(TOLERANCE, REFERENCE, error=error, compared=compared, others=others),
         {"model": model, "graph": graph, "mode": mode, "folder": folder}, {"graph": "tiny"}, arrays, counted,
         None if options.quick else graphs.missing(graph, folder), partial(refusal, options.memory_gb * GIB),
         graph in options.memory_graphs,

@@ -97,7 +97,7 @@ class Measuring:
             one.close()
 
     def _turns(self, right: Mapping[str, Answering], found: dict[str, dict[str, Any]]) -> None:
-        settle = SETTLE_SECONDS if self._bench.apart else 0.0
+        settle = SETTLE_SECONDS if self._bench.apart or self._bench.dgl is not None else 0.0
         own = self._bench.base
         slow = {peer: one for peer, one in right.items() if peer != own and found[peer]["warm"] > self._bench.slow}
         quick = {peer: one for peer, one in right.items() if peer not in slow}
@@ -110,9 +110,10 @@ class Measuring:
         told = one.ask("first")
         got, warm = self._result(one)
         check = self._case.check
-        if peer == check.reference:
+        reference = check.others.get(peer, check.reference)
+        if peer == reference:
             self._references[peer] = got
-        want = self._reference(check.others.get(peer, check.reference), check.otherwise)
+        want = self._reference(reference, check.otherwise)
         exact = (lambda: self._reference(EXACT)) if check.exact else None
         return {**told, "warm": warm, **check.verdict(got, want, exact)}
 
@@ -184,7 +185,9 @@ def show(bench: Bench, results: Mapping[str, Any], threads: int) -> None:
             spread = f"{1e3 * one['median']:.3f} ±{500 * (one['q3'] - one['q1']):.3f}"
             ratio = f"{one['median'] / base:.2f}x" if base else "-"
             more = (text(found, one) for text in bench.columns.values())
-            rows.append([name, peer, spread, ratio, f"{one['first']:.2f}", f"{one['error']:.0e}", *more])
+            shown = ("first", ".2f"), ("error", ".0e")
+            known = (f"{one[key]:{digits}}" if key in one else "" for key, digits in shown)
+            rows.append([name, peer, spread, ratio, *known, *more])
     headings = ["case", "peer", "ms, median ± half the IQR", f"/ {bench.base}", "first, s", "error", *bench.columns]
     ratio_table(f"{bench.name}, {threads} threads", headings, rows)
 

@@ -15,8 +15,8 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import graphweave
 from bench.case import EXACT, Case, Check, Peers
+from bench.named_graphs import edges_of, workload
 from bench.papers import tasks
-from bench.papers.graphs import edges_of, workload
 from bench.specs import USER_DEFINED, Spec, spec_of
 from bench.steps import ModelStep, Step, gradients
 from bench.udf_layers import LAYERS, SELF_LOOPS

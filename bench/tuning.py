@@ -32,8 +32,8 @@ from bench.check import relative_error
 from bench.common import interleaved, ratio_table, save
 from bench.forget import forget_graphs
 from bench.graphs import data_dir
+from bench.named_graphs import absent, edges_of
 from bench.ops_cases import data_of, definition, graphweave_call
-from bench.ops_graphs import absent, edges_of
 from bench.relational import VARIANTS
 from bench.relational_graphs import make, missing
 from bench.relational_models import LAYERS, WithLoss, inputs, weights

@@ -23,7 +23,7 @@ GRAPHS = ("aifb", "mutag", "bgs", "biokg", "wn18rr", "fb15k_237")
 
 def first_calls(colours: Colours) -> Figure:
     """Seconds of a first call, in a first and in a second process."""
-    measured = {(row["case"], row["system"]): row["runs"] for row in results("first_call")}
+    measured = {(row["case"], row["system"]): row["runs"] for row in results("first_call").values()}
     kinds = {
         ("inductor", "cold"): ("torch.compile, cold", colours.others[0]),
         ("inductor", "second process"): ("torch.compile, second process", colours.others[2]),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from bench.named_graphs import edges_of
 from bench.papers.cells import Panel
 from bench.papers.dgl_batches import figure_3, table_4
 from bench.papers.featgraph import NAMES, kernel
-from bench.papers.graphs import edges_of
 from bench.papers.models import DGL, EAGER, GRAPHWEAVE, PYG, Measurement, System, dgl_of
 from bench.papers.session import Paper, Session
 from bench.specs import Spec

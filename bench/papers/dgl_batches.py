@@ -25,8 +25,8 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
 import graphweave
+from bench.named_graphs import edges_of
 from bench.papers.cells import OURS, Panel
-from bench.papers.graphs import edges_of
 from bench.papers.models import EAGER, GRAPHWEAVE, PYG, Measurement, dgl_of
 from bench.papers.session import Session
 from bench.specs import Spec

@@ -16,10 +16,10 @@ from torch import Tensor
 import graphweave
 from bench.check import relative_error
 from bench.common import interleaved
-from bench.ops import TOLERANCE, expected
-from bench.ops_cases import Data, data_of
+from bench.named_graphs import edges_of
+from bench.ops import TOLERANCE
+from bench.ops_cases import Data, data_of, expected, sample_of
 from bench.papers.cells import OURS, Panel
-from bench.papers.graphs import edges_of
 from bench.papers.session import Session
 from bench.schedules import Function, dots, gcn
 from graphweave import Schedule
@@ -40,9 +40,6 @@ PARTITIONS = {
 
 FUNCTIONS: Mapping[str, Function] = {"gcn": gcn, "dot": dots}
 """Case of bench/ops_cases.py -> the same as a function of x, src, dst."""
-
-CHECKED = 2 * 10**8
-"""About how many numbers of float64 are computed to check a result. Of larger results a sample of rows is checked."""
 
 Wanted = Mapping[tuple[str, str], Schedule]
 """Cell -> its schedule."""
@@ -76,7 +73,7 @@ def _calls(
 ) -> tuple[dict[str, Callable[[], Tensor]], dict[str, float]]:
     """The calls that are to be timed and the seconds of their first calls, by "row column". Wrong ones are left out."""
     args = (data.x, data.index[0].contiguous(), data.index[1].contiguous())
-    sample = sample_of(data.index, data.x.size(1))
+    sample = sample_of(data.index.size(1), data.x.size(1))
     want = expected(case, data, sample)
     calls: dict[str, Callable[[], Tensor]] = {}
     first: dict[str, float] = {}
@@ -96,11 +93,6 @@ def _calls(
         calls[" ".join(cell)] = partial(made, *args)
         first[" ".join(cell)] = taken
     return calls, first
-
-
-def sample_of(index: Tensor, length: int) -> int:
-    """Which rows of a result are checked: those whose number is a multiple of this."""
-    return 1 + index.size(1) * length // CHECKED
 
 
 def over_lengths(session: Session, panel: Panel, case: str, graph: str, forms: Mapping[str, Schedule]) -> None:
