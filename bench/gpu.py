@@ -98,14 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = new_record(options)
     budget = Budget(60 * options.minutes, began=began)
     with tempfile.TemporaryDirectory() as folder:
-        given = [
-            "--device",
-            "cuda:0" if options.device == "cuda" else "cpu",
-            "--dtype",
-            options.dtype,
-            "--folder",
-            folder,
-        ]
+        given = ["--device", "cuda:0" if options.device == "cuda" else "cpu", "--dtype", options.dtype]
+        given += ["--folder", folder]
         given += ["--small"] * options.small
         run = Run(
             lambda: Process(given), budget, record, options.out, repeats=options.repeats,

@@ -17,8 +17,7 @@ from bench.graphs import ARXIV_EDGES, ARXIV_NODES, FEATURES, HIDDEN, POINT_SETS,
 from bench.graphs import pseudo_coordinates as pseudo_of
 from bench.relational_graphs import Case
 from bench.relational_reference import reference as relational_reference
-from bench.relational_serve import Form
-from bench.steps import Result
+from bench.steps import ModelStep, Result
 from bench.workloads import COMPILERS, Model, WithLoss, attention
 from graphweave.data import rmat
 
@@ -138,12 +137,9 @@ def plain_graph(name: str, *, pseudo: bool, small: bool, folder: Path, seed: int
     return Workload(x, index, y, pseudo_of(index, x.size(0)) if pseudo else None)
 
 
-def typed_graph(name: str, *, small: bool, folder: Path, seed: int = 0) -> Case:
+def typed_graph(name: str, *, small: bool, folder: Path) -> Case:
     """A typed graph on the CPU in float32. With `small` it is always the graph `tiny` of bench.relational."""
-    path = folder / f"{name}-{small}.npz"
-    if not path.exists():
-        relational_graphs.save(relational_graphs.make("tiny" if small else name, folder, seed), str(path))
-    return relational_graphs.load(str(path))
+    return relational_graphs.kept("tiny" if small else name, folder)
 
 
 def _kept(path: Path, make: Callable[[], Tensor]) -> Tensor:
@@ -176,7 +172,7 @@ class Subject:
     nodes: int
     edges: int
 
-    def form(self, system: str) -> Form:
+    def form(self, system: str) -> ModelStep:
         raise NotImplementedError
 
     def want(self, *, within: bool) -> dict[str, Result]:
@@ -192,7 +188,7 @@ class Plain(Subject):
         self.inputs = (*work.inputs, work.y)
         self.nodes, self.edges = work.x.size(0), work.edge_index.size(1)
 
-    def form(self, system: str) -> Form:
+    def form(self, system: str) -> ModelStep:
         module = copy.deepcopy(self._model)
         if system == "sparse":
             return _compiled("eager", sparse_model(module, self._work), module, self._work)
@@ -213,7 +209,7 @@ class Typed(Subject):
         self.inputs = (*relational_models.inputs(model, case), case.y)
         self.nodes, self.edges = case.x.size(0), case.src.numel()
 
-    def form(self, system: str) -> Form:
+    def form(self, system: str) -> ModelStep:
         if system in relational_pyg.FORMS:
             made = relational_pyg.build(system, self._model, self._case, self._weights)
             made.module.to(self._case.x.device, self._dtype)
@@ -221,7 +217,7 @@ class Typed(Subject):
         layer = relational_models.LAYERS[self._model](self._weights)
         given = relational_models.inputs(self._model, self._case)
         loss, run = (COMPILERS[system](module) for module in (relational_models.WithLoss(layer), layer))
-        return Form(layer, lambda: run(*given), lambda: loss(self._case.y, *given), lambda: _grads(layer))
+        return ModelStep(layer, "train", lambda: run(*given), lambda: loss(self._case.y, *given))
 
     def want(self, *, within: bool) -> dict[str, Result]:
         """The expected results of a reference that runs relation by relation, so that memory suffices."""
@@ -238,31 +234,17 @@ def subject(pair: Pair, device: torch.device, dtype: torch.dtype, *, small: bool
     return Plain(pair.model, plain_on(work, device, dtype), dtype)
 
 
-def _compiled(system: str, module: nn.Module, owner: nn.Module, work: Workload) -> Form:
+def _compiled(system: str, module: nn.Module, owner: nn.Module, work: Workload) -> ModelStep:
     """The form of a system that compiles model and loss as one function. Gradients are of `owner`'s parameters."""
     loss, run = (COMPILERS[system](one) for one in (WithLoss(module), module))
-    return Form(owner, lambda: run(*work.inputs), lambda: loss(work.y, *work.inputs), lambda: _grads(owner))
+    return ModelStep(owner, "train", lambda: run(*work.inputs), lambda: loss(work.y, *work.inputs))
 
 
-def _grads(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.grad for name, value in module.named_parameters() if value.grad is not None}
-
-
-def result_of(form: Form, mode: str) -> Result:
+def result_of(form: ModelStep, mode: str) -> Result:
     """The output of one more forward pass, or the loss and gradients of one more training step."""
-    form.step(mode)
-    out = form.last[mode]["out"].detach().clone()
-    grads = form.grads() if mode == "train" else {}
-    return Result((out,), {name: value.detach().clone() for name, value in grads.items()})
-
-
-def expected(exact: Result, got: Result) -> Result:
-    """The results that are expected of a system. `sum.<name>` is a parameter that all relations share."""
-    grads = {}
-    for name in got.grads:
-        grad = exact.grads[name.removeprefix("sum.")]
-        grads[name] = grad.sum(0) if grad is not None and name.startswith("sum.") else grad
-    return Result(exact.outputs, grads)
+    found = form.run(mode)
+    grads = {name: None if grad is None else grad.detach().clone() for name, grad in found.grads.items()}
+    return Result(tuple(out.detach().clone() for out in found.outputs), grads)
 
 
 GELU = F.gelu

@@ -27,7 +27,7 @@ class Record:
             found = json.loads(self.path.read_text())
             here = {**self.about, **{key: machine()[key] for key in ("cpu", "versions")}}
             there = {**found, **found["machine"]}
-            if other := [key for key in here if there.get(key) != here[key]]:
+            if other := [key for key in here if there.get(key, here[key]) != here[key]]:
                 raise SystemExit(
                     f"{self.path} was measured with other {', '.join(other)}. Write another file by --out."
                 )

@@ -75,6 +75,10 @@ class ModelStep:
         loss.backward()
         return Result((loss.detach(),), dict(self.grads() if self.grads is not None else gradients(self.model)))
 
+    def run(self, mode: str) -> Result:
+        self.mode = mode
+        return self()
+
     def release(self) -> None:
         drop_gradients(self.model)
 
