@@ -130,4 +130,3 @@ def training_step(system: str, model: nn.Module, *, compile_loss: bool) -> Calla
         return loss.detach()
 
     return step
-

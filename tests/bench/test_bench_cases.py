@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.case import EXACT, Bench, Case, Check, Peers
+from bench.case import EXACT, Bench, Case, Check, Numbers, Peers
 from bench.options import Among, options_from
 from bench.record import Record
 from bench.runner import chosen_of, run
-from bench.steps import Result, Step, result_of
+from bench.steps import Asked, Result, Step, result_of
 
 
 def build(count: int) -> Peers:
@@ -68,6 +68,59 @@ def test_systems_are_chosen_and_the_reference_need_not_be(tmp_path: Path) -> Non
     _, results = recorded(cases_of("eager", "graphweave"), tmp_path / "a.json", "--systems", "graphweave")
     assert list(results["twice"]) == ["graphweave"]
     assert results["twice"]["graphweave"]["status"] == "ok"
+
+
+def test_peers_of_dgl_slow_ones_and_refused_ones_are_results(tmp_path: Path) -> None:
+    def cases(options: Namespace) -> Iterator[Case]:
+        yield Case(
+            "twice", build, ("eager", "graphweave", "dgl"), Check(1e-6), {"count": 9}, inputs=lambda count: {},
+            refusal=lambda peer, count: "too large" if peer == "graphweave" else None,
+        )  # fmt: skip
+
+    bench = Bench("bench.twice", None, cases, repeats=5, threads=torch.get_num_threads(), dgl="bench.no", slow=0.0)
+    _, results = recorded(bench, tmp_path / "a.json", "--dgl-python", str(tmp_path / "python"))
+    found = results["twice"]
+    assert found["eager"]["repeats"] == 1
+    assert found["graphweave"] == {"status": "too large"}
+    assert str(found["dgl"]["status"]).startswith("needs DGL: python of --dgl-python is absent")
+
+
+def test_a_peer_of_another_function_has_a_reference_of_its_own(tmp_path: Path) -> None:
+    def cases(options: Namespace) -> Iterator[Case]:
+        yield Case("twice", build, ("eager", "wrong"), Check(1e-6, others={"wrong": "wrong"}), {"count": 9})
+        yield Case("again", build, ("graphweave",), Check(1e-6, "broken", otherwise="graphweave"), {"count": 9})
+        yield Case("never", build, ("graphweave",), Check(1e-6, "broken"), {"count": 9})
+
+    bench = Bench("bench.twice", None, cases, repeats=1, threads=torch.get_num_threads())
+    _, results = recorded(bench, tmp_path / "a.json")
+    assert {one["status"] for one in (*results["twice"].values(), *results["again"].values())} == {"ok"}
+    assert results["never"]["graphweave"] == {"status": "broken cannot judge: ValueError: no such thing"}
+
+
+def measured(count: int) -> dict[str, object]:
+    return {"status": "wrong: it is odd" if count % 2 else "ok", "count": count}
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_numbers_are_those_of_a_function(here: bool, tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    def cases(options: Namespace) -> Iterator[Numbers]:
+        yield Numbers("even", measured, {"count": 4}, {"count": 2}, here=here)
+        yield Numbers("odd", measured, {"count": 4}, {"count": 3}, here=True)
+        yield Numbers("never", measured, {"count": 4}, missing="no file")
+
+    bench = Bench("bench.twice", None, cases, show=lambda results, options: shown.extend(results))
+    code, results = recorded(bench, tmp_path / "a.json", "--quick", "--threads", str(torch.get_num_threads()))
+    assert code == 1 and shown == ["even", "odd", "never"]
+    assert results["even"] == {"status": "ok", "count": 2}
+    assert results["never"] == {"status": "skipped: no file"}
+
+
+def test_the_peak_of_a_step_is_that_of_one_more_call() -> None:
+    asked = Asked(lambda: lambda: torch.ones(1 << 24))
+    asked.first()
+    assert asked.peak() >= 1 << 26 > asked.peak() // 2
 
 
 def test_float32_is_judged_by_float64_where_it_differs() -> None:
