@@ -26,15 +26,15 @@ from struct import Struct
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from functorch.compile import aot_module_simplified, make_boxed_func
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 import graphweave
 from bench.case import Bench, Numbers
 from bench.common import ratio_table
 from bench.runner import run
+from bench.workloads import Layers, WithLoss
 from graphweave.runtime import arena
 
 WIDTH, NODES, EDGES = 64, 30, 60
@@ -133,16 +133,6 @@ def calling(shim: Shim, repeats: int) -> dict[str, float]:
     return times
 
 
-class TwoLayers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = SAGEConv(WIDTH, WIDTH), SAGEConv(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> Tensor:
-        h = self.first(x, edge_index).relu()
-        return F.cross_entropy(self.second(h, edge_index), y)
-
-
 def graph_back(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
     forward: Callable[..., Any] = module.forward
     return forward
@@ -174,7 +164,7 @@ def nothing_back(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
 
 
 def frames(repeats: int) -> dict[str, float]:
-    model = TwoLayers()
+    model = WithLoss(Layers(SAGEConv(WIDTH, WIDTH), SAGEConv(WIDTH, WIDTH)))
     x, y = torch.randn(NODES, WIDTH), torch.randint(WIDTH, (NODES,))
 
     def copied() -> Any:
@@ -191,7 +181,7 @@ def frames(repeats: int) -> dict[str, float]:
     }
     for system in systems.values():
         for _ in range(5):
-            system(x, torch.randint(NODES, (2, EDGES)), y).backward()
+            system(y, x, torch.randint(NODES, (2, EDGES))).backward()
     out: dict[str, float] = {}
     for kind, graphs in (("known", 1), ("new", 5 * repeats)):
         for name, system in systems.items():
@@ -207,7 +197,7 @@ def halves_of(system: Callable[..., Tensor], x: Tensor, y: Tensor, graphs: int, 
     for i in range(5 * repeats):
         index = indices[i % graphs]
         begun = time.perf_counter()
-        loss = system(x, index, y)
+        loss = system(y, x, index)
         half = time.perf_counter()
         loss.backward()
         ahead.append(half - begun)

@@ -32,16 +32,8 @@ import graphweave
 from bench.case import Bench, Numbers
 from bench.common import ratio_table
 from bench.runner import run
+from bench.workloads import Layers
 from graphweave.exporting.library import LoadedModel
-
-
-class Gat(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = pyg.GATConv(1433, 8, heads=8), pyg.GATConv(64, 7)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.second(self.first(x, edge_index).relu(), edge_index)
 
 
 class Gin(nn.Module):
@@ -53,15 +45,6 @@ class Gin(nn.Module):
         return self.head(self.model(x, edge_index).mean(0, keepdim=True))
 
 
-class Relational(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = pyg.RGCNConv(32, 32, 4), pyg.RGCNConv(32, 8, 4)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        return self.second(self.first(x, edge_index, edge_type).relu(), edge_index, edge_type)
-
-
 def _molecule() -> tuple[Tensor, Tensor]:
     """A ring of 21 atoms with a bond across, in both directions."""
     ring = torch.stack([torch.arange(21), (torch.arange(21) + 1) % 21])
@@ -70,10 +53,13 @@ def _molecule() -> tuple[Tensor, Tensor]:
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]] = {
-    "gat-cora": (Gat, lambda: (torch.rand(2708, 1433), torch.randint(2708, (2, 10_556)))),
+    "gat-cora": (
+        lambda: Layers(pyg.GATConv(1433, 8, heads=8), pyg.GATConv(64, 7)),
+        lambda: (torch.rand(2708, 1433), torch.randint(2708, (2, 10_556))),
+    ),
     "gin-molecule": (Gin, _molecule),
     "relational": (
-        Relational,
+        lambda: Layers(pyg.RGCNConv(32, 32, 4), pyg.RGCNConv(32, 8, 4)),
         lambda: (torch.randn(1000, 32), torch.randint(1000, (2, 6000)), torch.randint(4, (6000,))),
     ),
 }

@@ -17,8 +17,6 @@ not timed. 64 features, 64 hidden, 64 logits, float32, cross entropy compiled wi
 
 from __future__ import annotations
 
-import gc
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
@@ -31,7 +29,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import RandomNodeLoader
 
-import graphweave
+from bench.batches import WARM, step_by_step
 from bench.case import Bench, Numbers
 from bench.common import ratio_table
 from bench.graphs import FEATURES, HIDDEN, data_dir
@@ -155,36 +153,20 @@ def made(name: str, count: int) -> tuple[nn.Module, Batches]:
 
 
 def measure(name: str, repeats: int, threads: int) -> dict[str, Any]:
-    """Median seconds of a step, and the compiler's counters. The first four batches warm up."""
+    """Median seconds of a step, and the compiler's counters."""
     torch.set_num_threads(threads)
-    model, batches = made(name, repeats + 4)
-    parameters = list(model.parameters())
-    losses = {"eager": WithLoss(model), "graphweave": graphweave.compile(WithLoss(model))}
+    model, batches = made(name, repeats + WARM)
+    found = step_by_step(WithLoss(model), fresh(batches), repeats)
+    if "status" in found:
+        return found
+    medians = {name: median(found[name]) for name in ("eager", "graphweave")}
+    return {**medians, "counters": found["counters"], "batches": repeats}
 
-    def step(system: str, batch: tuple[Tensor, ...]) -> Tensor:
-        for parameter in parameters:
-            parameter.grad = None
-        loss = losses[system](*batch)
-        loss.backward()
-        return loss.detach()
 
-    times: dict[str, list[float]] = {name: [] for name in losses}
-    for i, batch in enumerate(batches):
-        got: dict[str, Tensor] = {}
-        gc.collect()
-        gc.disable()
-        for name in losses:
-            fresh = tuple(t.clone() for t in batch)
-            start = time.perf_counter()
-            got[name] = step(name, fresh)
-            if i >= 4:
-                times[name].append(time.perf_counter() - start)
-        gc.enable()
-        torch.testing.assert_close(got["graphweave"], got["eager"], rtol=1e-3, atol=1e-4)
-        if i == 3:
-            graphweave.reset_counters()
-    answer: dict[str, Any] = {name: median(taken) for name, taken in times.items()}
-    return {**answer, "counters": graphweave.counters(), "batches": len(times["eager"])}
+def fresh(batches: Batches) -> Iterator[tuple[Tensor, ...]]:
+    """Each batch in tensors of its own, so that nothing that was prepared for an earlier graph can be reused."""
+    for batch in batches:
+        yield tuple(tensor.clone() for tensor in batch)
 
 
 def show(results: Mapping[str, Any], options: Namespace) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, SAGEConv
 
@@ -36,6 +35,7 @@ from bench.common import on_ranks, ratio_table
 from bench.graphs import data_dir
 from bench.options import Among
 from bench.turns import peak_extra_bytes
+from bench.workloads import Layers, WithLoss
 from graphweave.data import rmat
 from graphweave.distributed.full_graph import shard
 from graphweave.distributed.graph_file import graph_file
@@ -51,20 +51,12 @@ _WARM_UP = 3
 """Steps before the timed ones: the first compiles, and the third is the first whose features are already there."""
 
 
-class Model(nn.Module):
+def model_of(kind: str, features: int, classes: int) -> nn.Module:
     """Two layers and the loss."""
-
-    def __init__(self, kind: str, features: int, classes: int) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers: Any = nn.ModuleList(
-            [GATConv(features, HIDDEN // 4, heads=4), GATConv(HIDDEN, classes)] if kind == "gat"
-            else [SAGEConv(features, HIDDEN), SAGEConv(HIDDEN, classes)]
-        )  # fmt: skip
-
-    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> Tensor:
-        hidden = F.relu(self.layers[0](x, edge_index))
-        return F.cross_entropy(self.layers[1](hidden, edge_index), y)
+    torch.manual_seed(0)
+    if kind == "gat":
+        return WithLoss(Layers(GATConv(features, HIDDEN // 4, heads=4), GATConv(HIDDEN, classes)))
+    return WithLoss(Layers(SAGEConv(features, HIDDEN), SAGEConv(HIDDEN, classes)))
 
 
 def loaded(name: str, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,10 +96,10 @@ def of_rank(
     rows = None if halo == "float32" else getattr(torch, halo)
 
     def prepared(part: GraphPart) -> Any:
-        model = Model(kind, part.nodes[NODES].data["feat"].shape[1], classes)
+        model = model_of(kind, part.nodes[NODES].data["feat"].shape[1], classes)
         step = step_of(shard(model, part, halo_dtype=rows, stale=stale) if size > 1 else gw.compile(model))
         data = part.nodes[NODES].data
-        return lambda: step(data["feat"], part.edge_index, data["y"])
+        return lambda: step(data["y"], data["feat"], part.edge_index)
 
     x, y = torch.randn(200, features), torch.randint(classes, (200,))
     warm = prepared(parts_of(rmat(200, 2000), 200, torch.arange(200) % size, size, node_data={"feat": x, "y": y})[rank])

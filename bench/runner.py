@@ -175,7 +175,7 @@ def show(bench: Bench, results: Mapping[str, Any], threads: int) -> None:
         if "status" in found:
             rows.append([name, "", found["status"]])
             continue
-        if not all("status" in one for one in found.values()):
+        if not all(isinstance(one, dict) and "status" in one for one in found.values()):
             continue  # numbers, which `Bench.show` prints
         base = found.get(bench.base, {}).get("median")
         for peer, one in found.items():

@@ -17,25 +17,25 @@ gather its features counts for both. The losses are compared. `compilations` cou
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
 import graphweave
+from bench.batches import SeedLoss, step_by_step
 from bench.case import Bench, Case, Check, Numbers, Peers
 from bench.common import ratio_table
 from bench.runner import run
 from bench.seeds import FANOUTS, drawn
 from bench.steps import Result, Step
+from bench.workloads import Layers
 from graphweave.data import rmat
 from graphweave.sampling import BlockSampler, NeighborSampler
 
@@ -46,18 +46,17 @@ STEPS = (((15, 10, 5), 1024), ((10, 10), 512))
 CONVS = {"sage": pyg.SAGEConv, "gat": pyg.GATConv}
 
 
-class Model(nn.Module):
-    """A layer for each hop, and the loss of the seeds, which are the first nodes of a batch."""
+def model_of(kind: str, hops: int) -> nn.Module:
+    """A layer for each hop, and the loss of the seeds."""
+    widths = [FEATURES, *[HIDDEN] * (hops - 1), CLASSES]
+    return SeedLoss(Layers(*(CONVS[kind](a, b) for a, b in pairwise(widths))))
 
-    def __init__(self, kind: str, layers: int) -> None:
-        super().__init__()
-        widths = [FEATURES, *[HIDDEN] * (layers - 1), CLASSES]
-        self.layers = nn.ModuleList(CONVS[kind](a, b) for a, b in pairwise(widths))
 
-    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> Tensor:
-        for i, layer in enumerate(self.layers):
-            x = layer(x.relu() if i else x, edge_index)
-        return F.cross_entropy(x[: y.shape[0]], y)
+def batches_of(loader: Iterable[Any]) -> Iterator[tuple[Tensor, ...]]:
+    """Labels of the seeds, features and edges of one batch of a loader after the other, without end."""
+    while True:
+        for batch in loader:
+            yield batch.y[: getattr(batch, "batch_size", None)], batch.x, batch.edge_index
 
 
 def torch_blocks(indptr: Tensor, sources: Tensor, seeds: Tensor, fanouts: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
@@ -129,32 +128,9 @@ def trained(kind: str, fanouts: Sequence[int], seeds: int, nodes: int, edges: in
     index = graph_of(nodes, edges)
     data = Data(x=torch.randn(nodes, FEATURES), edge_index=index, y=torch.randint(CLASSES, (nodes,)))
     torch.manual_seed(0)
-    model = Model(kind, len(fanouts))
-    systems = {"eager": model, "graphweave": graphweave.compile(model)}
     loader = NodeLoader(data, NeighborSampler(data, list(fanouts)), batch_size=min(seeds, nodes), shuffle=True)
-    taken: dict[str, list[float]] = {"batch": [], **{name: [] for name in systems}}
-    stream = iter(loader)
-    compiled = 0
-    for number in range(batches + 4):
-        start = perf_counter()
-        batch = next(stream)
-        given = batch.x, batch.edge_index, batch.y[: batch.batch_size]
-        seconds, losses = {"batch": perf_counter() - start}, {}
-        for name, system in systems.items():
-            model.zero_grad(set_to_none=True)
-            start = perf_counter()
-            loss = system(*given)
-            loss.backward()
-            seconds[name], losses[name] = perf_counter() - start, float(loss.detach())
-        if abs(losses["eager"] - losses["graphweave"]) > 1e-3 * abs(losses["eager"]):
-            raise AssertionError(f"different losses: {losses}")
-        if number == 0:
-            compiled = graphweave.counters()["compilations"]
-        if number >= 4:
-            for name, value in seconds.items():
-                taken[name].append(value)
-    again = graphweave.counters()["compilations"] - compiled
-    return {**{name: median(found) for name, found in taken.items()}, "compilations": again}
+    found = step_by_step(model_of(kind, len(fanouts)), batches_of(loader), batches)
+    return found if "status" in found else {**found, **{k: median(found[k]) for k in ("batch", "eager", "graphweave")}}
 
 
 def show(results: Mapping[str, Any], options: Namespace) -> None:
