@@ -39,9 +39,6 @@ DGL_PYTHON ?= $(PYTHON)
 DGL_VENV := .venv-dgl
 DGL_STAMP := $(DGL_VENV)/.installed
 
-# Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
-PEER_ARGS ?=
-
 .PHONY: setup setup-site train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-forces bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site package versions release-check clean
 
 setup: $(STAMP)
@@ -179,7 +176,7 @@ bench-bounds: $(STAMP)
 	$(BIN)/python -m bench.bounds $(ARGS)
 
 bench-peers: $(STAMP) $(DGL_STAMP)
-	$(BIN)/python -m bench.peers $(ARGS) $(PEER_ARGS)
+	$(BIN)/python -m bench.peers $(ARGS)
 	$(BIN)/python -m bench.ops --graphs rmat --operators gcn weighted dot --lengths 64
 
 # Compares user-defined functions with DGL, and building a graph: `make bench-udf ARGS="--graphs ppi arxiv --out FILE"`.
