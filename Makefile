@@ -153,7 +153,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.train_step $(ARGS)
-	$(BIN)/python -m bench.memory
+	$(BIN)/python -m bench.train_step --models gat gat-8x32 --graphs rmat --systems eager graphweave "least memory" --memory
 
 # Seconds of first calls, cold and with what is on disk: make bench-first-call ARGS="--cases gat-2 --out bench/results".
 bench-first-call: $(STAMP)
@@ -176,7 +176,8 @@ bench-bounds: $(STAMP)
 	$(BIN)/python -m bench.bounds $(ARGS)
 
 bench-peers: $(STAMP) $(DGL_STAMP)
-	$(BIN)/python -m bench.peers $(ARGS)
+	$(BIN)/python -m bench.train_step --models gat edgeconv monet gcn sage gin gatv2 --graphs rmat points \
+		--systems graphweave dgl dgl-thp --repeats 20 $(ARGS)
 	$(BIN)/python -m bench.ops --graphs rmat --operators gcn weighted dot --lengths 64
 
 # Compares user-defined functions with DGL, and building a graph: `make bench-udf ARGS="--graphs ppi arxiv --out FILE"`.

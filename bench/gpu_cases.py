@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,8 +18,9 @@ from bench.graphs import ARXIV_EDGES, ARXIV_NODES, FEATURES, HIDDEN, POINT_SETS,
 from bench.graphs import pseudo_coordinates as pseudo_of
 from bench.relational_graphs import Case
 from bench.relational_reference import reference as relational_reference
+from bench.specs import Spec
 from bench.steps import ModelStep, Result
-from bench.workloads import COMPILERS, Model, WithLoss, attention
+from bench.workloads import COMPILERS, Model, WithLoss, layers_of
 from graphweave.data import rmat
 
 SIZES = {
@@ -47,8 +49,8 @@ LARGE = tuple(EDGES_OF_LARGE)
 PLAIN: dict[str, Model] = {
     "gcn": workloads.MODELS["gcn"],
     "sage": workloads.MODELS["sage"],
-    "gat1": Model(lambda inputs: attention(inputs, 1, HIDDEN)),
-    "gat8": Model(lambda inputs: attention(inputs, 8, HIDDEN // 8)),
+    "gat1": Model(partial(layers_of, Spec("gat"))),
+    "gat8": Model(partial(layers_of, Spec("gat", heads=8))),
     "gatv2": workloads.MODELS["gatv2"],
     "monet": workloads.MODELS["monet"],
     "edgeconv": workloads.MODELS["edgeconv"],

@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-import torch_geometric.nn as pyg
-from torch import nn
 
 import graphweave
 from bench.case import Bench, Numbers
@@ -36,20 +35,17 @@ from bench.forget import forget_graphs
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
 from bench.options import Among
 from bench.runner import run
+from bench.specs import Spec
 from bench.turns import MALLOC, peak_extra_bytes
-from bench.workloads import MODELS, Model, training_step, two_layer
+from bench.workloads import MODELS, Model, layers_of, training_step
 
 TARGET = 24.0
 """Upper limit on bytes an edge: the bytes of indices for both directions."""
 
 
-def _edgeconv(width: int) -> nn.Module:
-    return pyg.EdgeConv(nn.Linear(2 * width, HIDDEN))
-
-
 GROWING: dict[str, Model] = {
     **{name: MODELS[name] for name in ("gcn", "sage", "gin", "gat", "gatv2", "transformer")},
-    "edgeconv": Model(lambda inputs: two_layer(_edgeconv, inputs)),
+    "edgeconv": Model(partial(layers_of, Spec("edgeconv"))),
     "monet": MODELS["monet"],
 }
 """2-layer models, on any graph."""

@@ -33,7 +33,7 @@ MANY_EDGES = 1_000_000
 
 def absent(name: str, folder: Path) -> str | None:
     """Why a graph cannot be loaded; None if it can."""
-    if name in graphs.GRAPHS:
+    if name in (*graphs.GRAPHS, *graphs.POINT_SETS):
         return graphs.missing(name, folder)
     if ":" in name or name in (*UNIFORM, *TENTH, "rand-10k") or (folder / f"{name}.npz").is_file():
         return None
@@ -96,6 +96,8 @@ def kept_rmat(nodes: int, edges: int) -> Tensor:
 
 def workload(name: str, inputs: int, pseudo: int, classes: int, folder: Path) -> Workload:
     """Random features [N, inputs] and labels below `classes`. Edges have `pseudo` pseudo-coordinates."""
+    if name in graphs.POINT_SETS or name == "cora-features":
+        return graphs.load(name, folder, pseudo=pseudo == 2)
     generator = torch.Generator().manual_seed(0)
     kind, *numbers = name.split(":")
     if kind == "points":

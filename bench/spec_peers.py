@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.utils import add_self_loops, remove_self_loops
@@ -22,7 +23,7 @@ from bench.steps import ModelStep, Step, gradients
 from bench.udf_layers import LAYERS, SELF_LOOPS
 from bench.udf_layers import WithLoss as UdfWithLoss
 from bench.udf_variants import BUILTIN, PYG, plain_names
-from bench.workloads import WithLoss, layers_of
+from bench.workloads import COMPILERS, THP, WithLoss, layers_of
 
 CHECK = Check(1e-4, exact=True, otherwise="dgl")
 """Looser than the tests' 1e-5: a hub adds 13,000 float32 terms, and a weight gradient 169,343."""
@@ -30,16 +31,25 @@ CHECK = Check(1e-4, exact=True, otherwise="dgl")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a model is written (`udf`, `builtin`, `pyg`; only user-defined layers have the first two), and graphweave's
-    options, None for a model that is not compiled."""
+    """How a model is written (`udf`, `builtin`, `pyg`; only user-defined layers have the first two), and what compiles
+    it: graphweave with `options`, or a `compiler` of `bench.workloads`; neither leaves it as it is."""
 
     writing: str = "udf"
     options: Mapping[str, Any] | None = None
+    compiler: str = "eager"
+
+    def compile(self, part: nn.Module) -> Any:
+        if self.options is not None:
+            return graphweave.compile(part, options=dict(self.options))
+        return COMPILERS[self.compiler](part)
 
 
 WAYS = {
     "eager": Way("pyg"),
+    "eager-thp": Way("pyg"),
     EXACT: Way("pyg"),
+    "inductor": Way("pyg", compiler="inductor"),
+    "plain": Way("pyg", compiler="plain"),
     "graphweave": Way(options={}),
     "udf-eager": Way(),
     "builtin": Way("builtin", {}),
@@ -51,7 +61,10 @@ WAYS = {
     "no rewriting": Way(options={"rewrite": False}),
     "neither": Way(options={"rewrite": False, "fuse": False}),
 }
-"""Peer -> its way."""
+"""Peer -> its way. `plain` is graphweave as a backend of torch.compile."""
+
+ENVIRONMENT = {"eager-thp": {THP: "1"}, "dgl-thp": {THP: "1"}}
+"""Variables that are added for a peer's process."""
 
 
 class PygAlong(pyg.MessagePassing):
@@ -82,7 +95,7 @@ class Built:
     arrays: dict[str, Tensor]
 
 
-def _task(spec: Spec, folder: Path, wide: bool) -> Built:
+def _task(spec: Spec, folder: Path, wide: bool, seed: int) -> Built:
     """A model of bench/papers/tasks.py, which is its own loss."""
     given = tasks.inputs_of(spec, lambda nodes, edges: edges_of(f"rmat:{nodes}:{edges}", folder)[0])
     inputs = [one.index if isinstance(one, tasks.Edges) else one for one in given]
@@ -90,7 +103,7 @@ def _task(spec: Spec, folder: Path, wide: bool) -> Built:
     for i, one in enumerate(given):
         if isinstance(one, tasks.Edges):
             arrays[f"sides.{i}"] = torch.tensor([one.sources, one.destinations])
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     module = tasks.module_of(spec, PygAlong())
     if wide:
         module = module.double()
@@ -98,7 +111,7 @@ def _task(spec: Spec, folder: Path, wide: bool) -> Built:
     return Built(module, tuple(inputs), module, tuple(inputs), arrays)
 
 
-def _layers(spec: Spec, folder: Path, writing: str, wide: bool) -> Built:
+def _layers(spec: Spec, folder: Path, writing: str, wide: bool, seed: int) -> Built:
     """PyG's layers and the cross entropy of the last, or two layers of functions with the same weights."""
     name = spec.layer.removeprefix(USER_DEFINED)
     udf = name != spec.layer
@@ -106,8 +119,8 @@ def _layers(spec: Spec, folder: Path, writing: str, wide: bool) -> Built:
     arrays = {"x": work.x, "edge_index": work.edge_index, "y": work.y}
     if work.edge_attr is not None:
         arrays["edge_attr"] = work.edge_attr
-    torch.manual_seed(0)
-    model: Any = PYG[name](spec.inputs) if udf else layers_of(spec, spec.inputs)
+    torch.manual_seed(seed)
+    model: Any = PYG[name](spec.inputs) if udf else layers_of(spec, work.x.size(1))
     if udf and writing != "pyg":
         weights = plain_names({key: value.detach().clone() for key, value in model.named_parameters()})
         model = {"udf": LAYERS, "builtin": BUILTIN}[writing][name](spec.inputs)
@@ -138,26 +151,31 @@ def graph_of(layer: str, edge_index: Tensor, x: Tensor) -> Any:
     return graph
 
 
-def built(spec: Spec, folder: Path, writing: str = "pyg", *, wide: bool = False) -> Built:
-    return _task(spec, folder, wide) if spec.layer in tasks.INPUTS else _layers(spec, folder, writing, wide)
+def built(spec: Spec, folder: Path, writing: str = "pyg", *, wide: bool = False, seed: int = 0) -> Built:
+    if spec.layer in tasks.INPUTS:
+        return _task(spec, folder, wide, seed)
+    return _layers(spec, folder, writing, wide, seed)
 
 
-def build(spec: str, mode: str, folder: Path) -> Peers:
+def build(spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool = True) -> Peers:
+    """Without `compile_loss`, which only PyG's layers can do without, eager PyTorch computes the loss for all peers."""
+
     def prepared(peer: str, way: Way) -> Step:
-        one = built(spec_of(spec), folder, way.writing, wide=peer == EXACT)
-        model, loss = (
-            part if way.options is None else graphweave.compile(part, options=dict(way.options))
-            for part in (one.model, one.loss)
-        )
-        infer, train = partial(model, *one.inputs), partial(loss, *one.loss_inputs)
+        one = built(spec_of(spec), folder, way.writing, wide=peer == EXACT, seed=seed)
+        model = way.compile(one.model)
+        infer = partial(model, *one.inputs)
+        y = one.loss_inputs[0]
+        train: Any = lambda: F.cross_entropy(infer(), y)  # noqa: E731
+        if compile_loss:
+            train = partial(way.compile(one.loss), *one.loss_inputs)
         return ModelStep(one.model, mode, infer, train, lambda: plain_names(gradients(one.model)))
 
     return {peer: partial(prepared, peer, way) for peer, way in WAYS.items()}
 
 
-def inputs(spec: str, mode: str, folder: Path) -> Mapping[str, Tensor]:
+def inputs(spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool = True) -> Mapping[str, Tensor]:
     """Inputs and initial weights, for DGL."""
-    one = built(spec_of(spec), folder)
+    one = built(spec_of(spec), folder, seed=seed)
     weights = plain_names({name: value.detach() for name, value in one.model.named_parameters()})
     return {**one.arrays, **{f"weight.{name}": value for name, value in weights.items()}}
 
@@ -177,7 +195,16 @@ def _sum(values: Sequence[int | None]) -> int | None:
     return sum(known) if known and len(known) == len(values) else None
 
 
-def case_of(name: str, spec: Spec, mode: str, folder: Path, peers: tuple[str, ...], **more: Any) -> Case:
-    return Case(
-        name, build, peers, CHECK, {"spec": spec.text(), "mode": mode, "folder": folder}, inputs=inputs, **more
-    )  # fmt: skip
+def counted(peer: str, step: Step) -> dict[str, Any]:
+    """graphweave's counters, which show a fallback to eager mode."""
+    return {"counters": {name: n for name, n in graphweave.counters().items() if n}}
+
+
+def case_of(
+    name: str, spec: Spec, mode: str, folder: Path, peers: tuple[str, ...], sizes: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Case:  # fmt: skip
+    """The case of a spec. With `--quick` it is on a small graph."""
+    given = {"spec": spec.text(), "mode": mode, "folder": folder, **(sizes or {})}
+    tiny = replace(spec, graph="tiny-points" if spec.layer.startswith("edgeconv") else "tiny").text()
+    return Case(name, build, peers, CHECK, given, {"spec": tiny}, inputs, **{"notes": counted, **more})

@@ -44,6 +44,7 @@ SPECS = {
     "sage": Spec("sage"),
     "gin": Spec("gin"),
     "gat": Spec("gat", heads=4),
+    "gat-8x32": Spec("gat", widths=(256, 256), heads=8),
     "gatv2": Spec("gatv2", heads=4),
     "transformer": Spec("transformer", heads=4),
     "monet": Spec("monet"),

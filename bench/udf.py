@@ -41,9 +41,9 @@ from bench.common import ratio_table, seconds_of
 from bench.graphs import GRAPHS, data_dir, missing
 from bench.options import Among
 from bench.runner import run
-from bench.spec_peers import WAYS, case_of
+from bench.spec_peers import case_of
 from bench.specs import USER_DEFINED, Spec
-from bench.steps import MODES, Step
+from bench.steps import MODES
 from bench.turns import summary
 from bench.udf_layers import LAYERS
 from graphweave.data import rmat
@@ -57,11 +57,6 @@ DGL = {"gcn": ("dgl-udf", "dgl"), "gat": ("dgl-udf", "dgl"), "cgat": ("dgl-udf",
 BUILDS = ("graph", "with-perm", "sort")
 KINDS = ("rmat", "uniform")
 """rmat: ends of R-MAT edges, with hubs. uniform: random numbers."""
-
-
-def counted(peer: str, step: Step) -> dict[str, Any]:
-    """graphweave's counters, which show a fallback to eager mode."""
-    return {"counters": {name: n for name, n in graphweave.counters().items() if n}} if peer in WAYS else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +127,7 @@ def cases(options: Namespace) -> Iterator[Case | Numbers]:
             for mode in options.modes:
                 yield case_of(
                     f"{layer} {graph} {mode}", Spec(USER_DEFINED + layer, graph), mode, options.data_dir,
-                    (*PEERS, *DGL[layer]), notes=counted, small={"spec": Spec(USER_DEFINED + layer, "tiny").text()},
+                    (*PEERS, *DGL[layer]),
                     missing=None if options.quick else missing(graph, options.data_dir),
                 )  # fmt: skip
     for kind in KINDS:

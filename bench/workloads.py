@@ -13,7 +13,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
-from bench.graphs import GRAPHS, HIDDEN, POINT_SETS, Workload
+from bench.graphs import GRAPHS, POINT_SETS, Workload
 from bench.specs import SPECS, Spec
 from bench.steps import drop_gradients
 
@@ -57,15 +57,6 @@ class Model:
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
-
-
-def two_layer(layer: Callable[[int], nn.Module], inputs: int, width: int = HIDDEN) -> Layers:
-    return Layers(layer(inputs), layer(width))
-
-
-def attention(inputs: int, heads: int, channels: int) -> Layers:
-    """GAT whose two layers are both `heads` x `channels`, concatenated."""
-    return two_layer(lambda width: pyg.GATConv(width, channels, heads=heads), inputs, heads * channels)
 
 
 def layers_of(spec: Spec, inputs: int) -> Layers:
