@@ -8,11 +8,11 @@ not timed. 64 features, 64 hidden, 64 logits, float32, cross entropy compiled wi
 - `sage`, `gcn`, `gat` (two layers) on R-MAT graphs of 2,000 nodes and 10,000 edges; 20,000 and 120,000; 100,000 and
   600,000.
 - `random-nodes`: PyG's RandomNodeLoader, SAGE and GCN on 16 parts of 100,000 nodes and 600,000 edges.
-- `sampled`: blocks of a neighbour sampler written by hand (1,024 seeds, 10 neighbours, two hops), SAGE.
 - `molecules`: collated batches of 128 molecules (lipophilicity, 27 atoms each; about NCI1's size) for GIN with add
   pooling, attention pooling, SAGPooling and TopKPooling.
 
-`python -m bench.udf --cases build` times the formats of a graph that was not seen before.
+`python -m bench.sampling` has steps on sampled blocks, `python -m bench.udf --cases build` times the formats of a graph
+that was not seen before.
 """
 
 from __future__ import annotations
@@ -58,31 +58,6 @@ def random_parts(count: int) -> Batches:
     while len(out) < count:
         out += [(b.y, b.x, b.edge_index) for b in loader]
     return out[:count]
-
-
-def sampled_blocks(count: int, seeds: int = 1024, fanout: int = 10, hops: int = 2) -> Batches:
-    """Subgraphs of `hops` rounds of `fanout` neighbours, with replacement. Nodes are renumbered; edges keep the order
-    in which they were drawn."""
-    y, x, index = whole_graphs(*SIZES[-1], 1)[0]
-    generator = torch.Generator().manual_seed(1)
-    order = index[1].argsort()
-    source, degree = index[0][order], torch.bincount(index[1], minlength=x.size(0))
-    begin = degree.cumsum(0) - degree
-    out: Batches = []
-    for _ in range(count):
-        frontier = torch.randperm(x.size(0), generator=generator)[:seeds]
-        nodes, drawn = frontier, []
-        for _ in range(hops):
-            have = frontier[degree[frontier] > 0].repeat_interleave(fanout)
-            chosen = (torch.rand(have.numel(), generator=generator) * degree[have]).long()
-            drawn.append(torch.stack([source[begin[have] + chosen], have]))
-            frontier = drawn[-1][0].unique()
-            nodes = torch.cat([nodes, frontier]).unique()
-        edges = torch.cat(drawn, 1)
-        number = torch.empty(x.size(0), dtype=torch.int64)
-        number[nodes] = torch.arange(nodes.numel())
-        out.append((y[nodes], x[nodes], number[edges]))
-    return out
 
 
 def molecules(count: int, size: int = 128) -> Batches:
@@ -146,8 +121,6 @@ def made(name: str, count: int) -> tuple[nn.Module, Batches]:
         return POOLS[what](), molecules(count)
     if kind == "random-nodes":
         return MODELS[what].make(FEATURES), random_parts(count)
-    if kind == "sampled":
-        return MODELS[what].make(FEATURES), sampled_blocks(count)
     nodes = int(what)
     return MODELS[kind].make(FEATURES), whole_graphs(nodes, dict(SIZES)[nodes], count)
 
@@ -182,7 +155,7 @@ def show(results: Mapping[str, Any], options: Namespace) -> None:
 
 def cases(options: Namespace) -> Iterator[Numbers]:
     names = [f"{model} {nodes}" for nodes, _ in SIZES for model in ("sage", "gcn", "gat")]
-    names += ["random-nodes sage", "random-nodes gcn", "sampled sage", *(f"molecules {name}" for name in POOLS)]
+    names += ["random-nodes sage", "random-nodes gcn", *(f"molecules {name}" for name in POOLS)]
     file = data_dir() / "mol_lipophilicity.npz"
     for name in names:
         missing = f"{file} is absent" if name.startswith("molecules") and not file.is_file() else None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from rich.progress import track
 
 from bench.common import machine, save
 
@@ -39,9 +37,3 @@ class Record:
     def __setitem__(self, name: str, answer: Any) -> None:
         self.results[name] = answer
         save(self.path, {**self.about, "results": self.results})
-
-    def fill(self, cases: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Measures, one after the other, the cases that are not there. Returns all results."""
-        for name in track([name for name in cases if name not in self], "cases"):
-            self[name] = cases[name]()
-        return self.results

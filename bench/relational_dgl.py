@@ -23,27 +23,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.relational_graphs import FEATURES, Case, case_of
-from bench.relational_models import SLOPE, Layer, typed
+from bench.relational_models import GATE, SLOPE, Layer, copy, gradient, typed
 from bench.steps import ModelStep, Step
 
 Weights = Mapping[str, Tensor]
-GATE = 100.0
-"""Value of a gate before its sigmoid, which is 1 in float32."""
-
-
-def copy(parameter: Tensor, value: Tensor) -> None:
-    with torch.no_grad():
-        parameter.copy_(value.reshape(parameter.shape))
 
 
 def graph_of(case: Case) -> Any:
     graph = dgl.graph((case.src, case.dst), num_nodes=case.x.size(0))
     graph.create_formats_()
     return graph
-
-
-def gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 class Rel(nn.Module):

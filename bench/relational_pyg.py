@@ -17,12 +17,10 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from bench.relational_graphs import FEATURES, Case
-from bench.relational_models import SLOPE
+from bench.relational_models import GATE, SLOPE, copy, gradient
 from bench.steps import ModelStep
 
 Weights = Mapping[str, Tensor]
-GATE = 100.0
-"""Value of a gate before its sigmoid, which is 1 in float32."""
 
 FORMS = {
     "pyg-rgcn": ("rgcn",),
@@ -35,11 +33,6 @@ FORMS = {
 
 WITHIN = ("pyg-hetero", "rgat")
 """The system and model whose softmax is over the edges of each relation by itself."""
-
-
-def copy(parameter: Tensor, value: Tensor) -> None:
-    with torch.no_grad():
-        parameter.copy_(value.reshape(parameter.shape))
 
 
 def form(
@@ -120,15 +113,11 @@ def _hetero_rgcn(case: Case, weights: Weights) -> ModelStep:
 
     def grads() -> dict[str, Tensor]:
         return {
-            "weight": torch.stack([_grad(conv.lin_l.weight).t() for conv in convs.values()]),
-            "root": _grad(layer.root),
+            "weight": torch.stack([gradient(conv.lin_l.weight).t() for conv in convs.values()]),
+            "root": gradient(layer.root),
         }
 
     return form(layer, call, case, grads)
-
-
-def _grad(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def _hetero_gat(case: Case, weights: Weights) -> ModelStep:
@@ -146,9 +135,9 @@ def _hetero_gat(case: Case, weights: Weights) -> ModelStep:
     def grads() -> dict[str, Tensor]:
         every = convs.values()
         return {
-            "weight": torch.stack([_grad(conv.lin.weight).t() for conv in every]),
-            "att_src": torch.stack([_grad(conv.att_src).flatten() for conv in every]),
-            "att_dst": torch.stack([_grad(conv.att_dst).flatten() for conv in every]),
+            "weight": torch.stack([gradient(conv.lin.weight).t() for conv in every]),
+            "att_src": torch.stack([gradient(conv.att_src).flatten() for conv in every]),
+            "att_dst": torch.stack([gradient(conv.att_dst).flatten() for conv in every]),
         }
 
     return form(layer, lambda: typed.joined(layer(typed.x, typed.edges)), case, grads)
@@ -173,11 +162,11 @@ def _hgt(case: Case, weights: Weights) -> ModelStep:
         copy(layer.p_rel[name], weights["prior"][r])
 
     def grads() -> dict[str, Tensor]:
-        parts = [_grad(layer.kqv_lin.lins[name].weight).chunk(3) for name in typed.nodes]
+        parts = [gradient(layer.kqv_lin.lins[name].weight).chunk(3) for name in typed.nodes]
         found = {part: torch.stack([one[i].t() for one in parts]) for i, part in enumerate(("key", "query", "value"))}
-        outs = [_grad(layer.out_lin.lins[name].weight).t() for name in typed.nodes]
-        found.update(last=torch.stack(outs), att=_grad(layer.k_rel.weight), msg=_grad(layer.v_rel.weight))
-        found["prior"] = torch.stack([_grad(layer.p_rel[name]).squeeze() for name in priors])
+        outs = [gradient(layer.out_lin.lins[name].weight).t() for name in typed.nodes]
+        found.update(last=torch.stack(outs), att=gradient(layer.k_rel.weight), msg=gradient(layer.v_rel.weight))
+        found["prior"] = torch.stack([gradient(layer.p_rel[name]).squeeze() for name in priors])
         return found
 
     return form(layer, lambda: typed.joined(layer(typed.x, typed.edges)), case, grads)

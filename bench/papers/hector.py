@@ -1,4 +1,4 @@
-"""Hector's figures 8 to 11 and tables 4, 5 (Wu et al., ASPLOS 2024), by bench.relational in processes of its own.
+"""Hector's figures 8 to 11 and tables 4, 5 (Wu et al., ASPLOS 2024), by the cases of bench.relational.
 
 Graphs are seeded synthetic ones of the sizes in its table 3, except fb15k, which is the real fb15k_237 with inverses.
 """
@@ -8,20 +8,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from bench import relational as relational_bench
+from bench.case import options_of
+from bench.common import machine
 from bench.papers.cells import OURS, Panel
 from bench.papers.session import Paper, Session
-from bench.relational import SYSTEMS
 from bench.relational_graphs import WIDTH
 from bench.relational_tables import BASE, FIXED, PEERS, best_peer
-from bench.turns import ROOT
+from bench.runner import Measuring
 
 GRAPHS = ("aifb", "am", "bgs", "biokg", "fb15k_237", "mag", "mutag", "wikikg2")
 MODELS, MODES = ("rgcn", "rgat", "hgt"), ("infer", "train")
@@ -59,28 +59,29 @@ def relational(
     options: argparse.Namespace, model: str, graph: str, modes: Sequence[str], systems: Sequence[str], *,
     width: int = 64, memory: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The record of `python -m bench.relational` on one model and graph. Features and results are `width` wide.
+    """What bench.relational measures on one model and graph. Features and results are `width` wide.
 
     It is taken from --relational, a record of bench.relational, if that has measured this.
     """
     found = _recorded(options.relational, model, graph, modes, systems) if width == 64 and not memory else None
     if found is not None:
         return found
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        command = [sys.executable, "-m", "bench.relational", "--out", str(out)]
-        for name, values in (("graphs", (graph,)), ("models", (model,)), ("modes", modes), ("systems", systems)):
-            command += [f"--{name}", *values]
-        command += ["--cases", *(f"{model} {graph} {mode}" for mode in modes), f"graph {graph}"]
-        command += ["--memory-graphs", graph if memory else "none", "--repeats", str(options.repeats)]
-        command += ["--threads", str(options.threads), "--data-dir", str(options.data_dir)]
-        if options.dgl_python is not None:
-            command += ["--dgl-python", str(options.dgl_python)]
-        done = subprocess.run(command, cwd=ROOT, env={**os.environ, WIDTH: str(width)}, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
-        made: dict[str, Any] = json.loads(out.read_text())
-        return made
+    argv = ["--repeats", str(options.repeats), "--threads", str(options.threads), "--data-dir", str(options.data_dir)]
+    argv += ["--graphs", graph, "--models", model, "--modes", *modes, "--systems", *systems]
+    argv += ["--memory-graphs", graph if memory else "none"]
+    argv += ["--dgl-python", str(options.dgl_python)] if options.dgl_python is not None else []
+    bench, asked = relational_bench.BENCH, options_of(relational_bench.BENCH, argv)
+    results: dict[str, Any] = {f"graph {graph}": relational_bench.described(graph, options.data_dir)}
+    before = os.environ.get(WIDTH, "64")
+    os.environ[WIDTH] = str(width)  # for the processes of the peers
+    try:
+        for mode in modes:
+            case = relational_bench.case_of(model, graph, mode, asked, tuple(systems))
+            with tempfile.TemporaryDirectory() as folder:
+                results[case.name] = Measuring(bench, case, asked, argv, Path(folder)).run()
+    finally:
+        os.environ[WIDTH] = before
+    return {"machine": machine(), "results": results}
 
 
 def _recorded(
@@ -91,7 +92,7 @@ def _recorded(
         return None
     record = json.loads(path.read_text())
     results = {name: record["results"].get(name, {}) for name in (f"{model} {graph} {mode}" for mode in modes)}
-    wanted = [name for name in systems if model in SYSTEMS[name]]
+    wanted = [name for name in systems if model in relational_bench.SYSTEMS[name]]
     if not all(name in one for one in results.values() for name in wanted):
         return None
     return {"machine": record["machine"], "results": results}

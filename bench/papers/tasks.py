@@ -38,14 +38,6 @@ class Edges:
     destinations: int
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A module that computes the loss, and its arguments. Each `Edges` stands for the index that `Along` takes."""
-
-    module: nn.Module
-    inputs: tuple[Tensor | Edges, ...]
-
-
 def glorot(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(*shape) / shape[-2] ** 0.5)
 
