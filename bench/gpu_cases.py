@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +13,13 @@ from torch import Tensor, nn
 
 from bench import relational_graphs, relational_models, relational_pyg, workloads
 from bench.gpu_sparse import SPARSE, sparse_model
-from bench.graphs import ARXIV_EDGES, ARXIV_NODES, FEATURES, HIDDEN, POINT_SETS, Workload, knn_clouds
-from bench.graphs import pseudo_coordinates as pseudo_of
+from bench.graphs import ARXIV_EDGES, ARXIV_NODES, FEATURES, HIDDEN, Workload
+from bench.named_graphs import workload
 from bench.relational_graphs import Case
 from bench.relational_reference import reference as relational_reference
 from bench.specs import Spec
 from bench.steps import ModelStep, Result
 from bench.workloads import COMPILERS, Model, WithLoss, layers_of
-from graphweave.data import rmat
 
 SIZES = {
     "arxiv": (ARXIV_NODES, ARXIV_EDGES),
@@ -126,28 +124,19 @@ def guess(pair: Pair, systems: tuple[str, ...]) -> float:
 # ---------------------------------------------------------------- graphs
 
 
-def plain_graph(name: str, *, pseudo: bool, small: bool, folder: Path, seed: int = 0) -> Workload:
-    """A graph on the CPU in float32. Edges of R-MAT graphs are kept in `folder`, because drawing them takes seconds."""
-    generator = torch.Generator().manual_seed(seed)
+def plain_graph(name: str, *, pseudo: bool, small: bool, folder: Path) -> Workload:
+    """A graph on the CPU in float32."""
     if name == POINTS:
-        x, index = knn_clouds(*POINT_SETS["tiny-points" if small else POINTS], generator)
+        graph = "tiny-points" if small else POINTS
     else:
         nodes, edges = (count // SMALL_DIVISOR if small else count for count in SIZES[name])
-        index = _kept(folder / f"{name}-{nodes}-{edges}.pt", lambda: rmat(nodes, edges, seed))
-        x = torch.randn(nodes, FEATURES, generator=generator)
-    y = torch.randint(HIDDEN, (x.size(0),), generator=generator)
-    return Workload(x, index, y, pseudo_of(index, x.size(0)) if pseudo else None)
+        graph = f"rmat:{nodes}:{edges}"
+    return workload(graph, FEATURES, 2 if pseudo else 0, HIDDEN, folder)
 
 
 def typed_graph(name: str, *, small: bool, folder: Path) -> Case:
     """A typed graph on the CPU in float32. With `small` it is always the graph `tiny` of bench.relational."""
     return relational_graphs.kept("tiny" if small else name, folder)
-
-
-def _kept(path: Path, make: Callable[[], Tensor]) -> Tensor:
-    if not path.exists():
-        torch.save(make(), path)
-    return torch.load(path)
 
 
 def plain_on(work: Workload, device: torch.device, dtype: torch.dtype) -> Workload:

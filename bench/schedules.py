@@ -24,6 +24,7 @@ from torch import Tensor
 
 import graphweave
 from bench.case import EXACT, Bench, Case, Check, Peers
+from bench.gpu_sparse import Product
 from bench.graphs import data_dir
 from bench.named_graphs import absent, edges_of
 from bench.ops_cases import csr_matrix
@@ -85,19 +86,6 @@ def candidates(features: int) -> dict[str, dict[str, Any]]:
     return {"auto": {}, **{name: {"schedule": one} for name, one in schedules.items()}, **relabelled}
 
 
-class MklSum(torch.autograd.Function):
-    """A @ h by MKL, and A^T @ g in the backward."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
-        ctx.transposed = transposed
-        return matrix @ h
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.transposed @ g, None, None
-
-
 def step_of(function: str, made: Function, x: Tensor, index: Tensor) -> Step:
     """A call of `made`, which computes the function, or a training step of it. It returns what is computed."""
     src, dst = index
@@ -132,7 +120,7 @@ def build(function: str, graph: str, length: int, folder: Path) -> Peers:
         matrix, transposed = csr_matrix(index, ones, nodes), csr_matrix(index.flip(0), ones, nodes)
 
         def product(h: Tensor, src: Tensor, dst: Tensor, weight: Tensor, norm: Tensor) -> Tensor:
-            return (MklSum.apply((h @ weight) * norm, matrix, transposed) * norm).relu()
+            return (Product.apply(matrix, transposed, (h @ weight) * norm) * norm).relu()
 
         return step_of(function, product if function == "step" else lambda h, src, dst: matrix @ h, x, index)
 
