@@ -211,7 +211,9 @@ def show(results: Mapping[str, Any], options: Namespace) -> None:
 
 def cases(options: Namespace) -> Iterator[Numbers]:
     every = [*CASES, *EQUAL_LAYERS, *(ZOO_PREFIX + name for name in ZOO)]
-    names = [name for name in every if f"{name} ".startswith(options.cases)] if options.cases else list(CASES)
+    names = list(CASES)
+    if options.cases:
+        names = [n for n in every if any(n.startswith(one) or one.startswith(f"{n} ") for one in options.cases)]
     systems = options.systems or SYSTEMS
     for i, cores, case, system in product(range(options.repeats), options.cores, names, systems):
         if options.zoo == 0 or case in sample_of_zoo(options.zoo):
