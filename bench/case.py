@@ -77,8 +77,9 @@ class Case:
 
     `small` are the sizes for `--quick`, to see that everything runs. `inputs(**sizes)` gives the arrays that a peer of
     DGL reads from a file. `notes(peer, step)` is asked after all turns, in the peer's process, for numbers other than
-    times. `missing` says why the case cannot run here, `refusal(peer, **sizes)` why a peer cannot (None: it can). With
-    `memory` the peak of a step is measured, too, in processes of their own.
+    times; of a peer of DGL, the function of that name in DGL's module, if it has one. `missing` says why the case
+    cannot run here, `refusal(peer, **sizes)` why a peer cannot (None: it can). With `memory` the peak of a step is
+    measured, too, in processes of their own.
     """
 
     name: str

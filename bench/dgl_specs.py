@@ -61,6 +61,6 @@ def step_of(peer: str, arrays: Arrays, mode: str = "train", spec: str = "", mode
     return ModelStep(net, mode, lambda: net(graph, x, y), lambda: net.loss(graph, x, y), net.pyg_grads)
 
 
-def notes(step: Step) -> dict[str, int]:
+def moved(step: Step) -> dict[str, int]:
     """Bytes that a step moves, counted as bench/papers/dgl_bytes.py says."""
     return {"moved": moved_by(step)}

@@ -66,7 +66,7 @@ class Measuring:
             self._turns(right, found)
             if self._case.notes is not None:
                 for peer, one in right.items():
-                    found[peer].update(one.ask("notes"))
+                    found[peer].update(self._noted(one))
         finally:
             for one in started.values():
                 one.close()
@@ -75,6 +75,12 @@ class Measuring:
             for peer, peak in self.ask("peak", MALLOC).items():
                 found[peer]["peak"] = peak
         return found
+
+    def _noted(self, one: Answering) -> dict[str, Any]:
+        try:
+            return dict(one.ask("notes"))
+        except PlayerLost as problem:
+            return {"notes": str(problem)}
 
     def ask(self, question: str, environment: Mapping[str, str]) -> dict[str, Any]:
         """Peer -> its answer after a first call, by a process that ends then, or why there is none."""
@@ -156,7 +162,8 @@ class Measuring:
         if not path.exists():
             write_arrays(path, inputs(**self._sizes))
         plain = {name: value for name, value in self._sizes.items() if isinstance(value, str | int | float)}
-        given = [self._bench.dgl, peer, str(path), json.dumps(plain), str(self._options.threads)]
+        notes = getattr(self._case.notes, "__name__", "")
+        given = [self._bench.dgl, peer, str(path), json.dumps(plain), str(self._options.threads), notes]
         return [str(python), "-m", "bench.dgl_worker", *given]
 
 

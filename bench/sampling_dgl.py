@@ -20,6 +20,6 @@ def step_of(peer: str, arrays: dict[str, Tensor], nodes: int, **_: Any) -> Step:
     return lambda: torch.tensor([sum(b.num_edges() for b in sampler.sample_blocks(graph, next(seeds))[2])])
 
 
-def notes(step: Step) -> dict[str, float]:
+def drawn_edges(step: Step) -> dict[str, float]:
     """The mean number of edges of a batch."""
     return {"edges": sum(int(step()) for _ in range(4)) / 4}

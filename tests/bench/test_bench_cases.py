@@ -97,6 +97,19 @@ def test_a_peer_of_another_function_has_a_reference_of_its_own(tmp_path: Path) -
     assert results["never"]["graphweave"] == {"status": "broken cannot judge: ValueError: no such thing"}
 
 
+def test_notes_that_fail_are_an_answer(tmp_path: Path) -> None:
+    def noted(peer: str, step: Step) -> dict[str, object]:
+        return {"twice": float(step()[0]) * 2} if peer == "eager" else {"twice": step().nothing}
+
+    def cases(options: Namespace) -> Iterator[Case]:
+        yield Case("twice", build, ("eager", "graphweave"), Check(1e-6), {"count": 9}, notes=noted)
+
+    bench = Bench("bench.twice", None, cases, repeats=1, threads=torch.get_num_threads())
+    _, results = recorded(bench, tmp_path / "a.json")
+    assert results["twice"]["eager"]["twice"] == -4.0
+    assert str(results["twice"]["graphweave"]["notes"]).startswith("AttributeError")
+
+
 def measured(count: int) -> dict[str, object]:
     return {"status": "wrong: it is odd" if count % 2 else "ok", "count": count}
 
