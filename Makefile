@@ -39,9 +39,6 @@ DGL_PYTHON ?= $(PYTHON)
 DGL_VENV := .venv-dgl
 DGL_STAMP := $(DGL_VENV)/.installed
 
-# Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
-PEER_ARGS ?=
-
 .PHONY: setup setup-site train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-forces bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site package versions release-check clean
 
 setup: $(STAMP)
@@ -139,7 +136,7 @@ slow: $(STAMP)
 	$(INTERPRETED) $(MORE_NUMERICS)
 
 zoo: $(STAMP)
-	$(BIN)/python -m bench.zoo
+	$(BIN)/python -m tests.pyg.zoo
 
 NATIVE := $(wildcard graphweave/exporting/native/*.cpp graphweave/runtime/native/*.cpp graphweave/runtime/native/*/*.h tests/native/*)
 
@@ -156,7 +153,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.train_step $(ARGS)
-	$(BIN)/python -m bench.memory
+	$(BIN)/python -m bench.train_step --models gat gat-8x32 --graphs rmat --systems eager graphweave "least memory" --memory
 
 # Seconds of first calls, cold and with what is on disk: make bench-first-call ARGS="--cases gat-2 --out bench/results".
 bench-first-call: $(STAMP)
@@ -179,8 +176,9 @@ bench-bounds: $(STAMP)
 	$(BIN)/python -m bench.bounds $(ARGS)
 
 bench-peers: $(STAMP) $(DGL_STAMP)
-	$(BIN)/python -m bench.kernels $(ARGS)
-	$(BIN)/python -m bench.peers $(ARGS) $(PEER_ARGS)
+	$(BIN)/python -m bench.train_step --models gat edgeconv monet gcn sage gin gatv2 --graphs rmat points \
+		--systems graphweave dgl dgl-thp --repeats 20 $(ARGS)
+	$(BIN)/python -m bench.ops --graphs rmat --operators gcn weighted dot --lengths 64
 
 # Compares user-defined functions with DGL, and building a graph: `make bench-udf ARGS="--graphs ppi arxiv --out FILE"`.
 bench-udf: $(STAMP) $(DGL_STAMP)
@@ -192,7 +190,7 @@ bench-relational: $(STAMP) $(DGL_STAMP)
 
 # Compares operators on edges with PyG, DGL and MKL's product: `make bench-ops ARGS="--graphs rmat --threads 1"`.
 bench-ops: $(STAMP) $(DGL_STAMP)
-	$(BIN)/python -m bench.ops --dgl-python $(DGL_VENV)/bin/python $(ARGS)
+	$(BIN)/python -m bench.ops $(ARGS)
 
 # Runs on a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`. TORCH
 # must have CUDA, as the default has. This is a rehearsal without a GPU:

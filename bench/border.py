@@ -19,22 +19,22 @@ from __future__ import annotations
 import copy
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from functorch.compile import aot_module_simplified, make_boxed_func
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 import graphweave
-from bench.common import save
-from bench.options import options_from
+from bench.case import Bench, Numbers
+from bench.common import ratio_table
+from bench.runner import run
+from bench.workloads import Layers, WithLoss
 from graphweave.runtime import arena
 
 WIDTH, NODES, EDGES = 64, 30, 60
@@ -133,16 +133,6 @@ def calling(shim: Shim, repeats: int) -> dict[str, float]:
     return times
 
 
-class TwoLayers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = SAGEConv(WIDTH, WIDTH), SAGEConv(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> Tensor:
-        h = self.first(x, edge_index).relu()
-        return F.cross_entropy(self.second(h, edge_index), y)
-
-
 def graph_back(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
     forward: Callable[..., Any] = module.forward
     return forward
@@ -174,7 +164,7 @@ def nothing_back(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
 
 
 def frames(repeats: int) -> dict[str, float]:
-    model = TwoLayers()
+    model = WithLoss(Layers(SAGEConv(WIDTH, WIDTH), SAGEConv(WIDTH, WIDTH)))
     x, y = torch.randn(NODES, WIDTH), torch.randint(WIDTH, (NODES,))
 
     def copied() -> Any:
@@ -191,7 +181,7 @@ def frames(repeats: int) -> dict[str, float]:
     }
     for system in systems.values():
         for _ in range(5):
-            system(x, torch.randint(NODES, (2, EDGES)), y).backward()
+            system(y, x, torch.randint(NODES, (2, EDGES))).backward()
     out: dict[str, float] = {}
     for kind, graphs in (("known", 1), ("new", 5 * repeats)):
         for name, system in systems.items():
@@ -207,7 +197,7 @@ def halves_of(system: Callable[..., Tensor], x: Tensor, y: Tensor, graphs: int, 
     for i in range(5 * repeats):
         index = indices[i % graphs]
         begun = time.perf_counter()
-        loss = system(x, index, y)
+        loss = system(y, x, index)
         half = time.perf_counter()
         loss.backward()
         ahead.append(half - begun)
@@ -216,23 +206,29 @@ def halves_of(system: Callable[..., Tensor], x: Tensor, y: Tensor, graphs: int, 
     return {part: 1e6 * sum(times) / len(times) for part, times in parts.items()}
 
 
-def main() -> None:
-    options = options_from(None, __doc__, repeats=200, threads=1)
-    torch.set_num_threads(options.threads)
-    shim = Shim()
-    results = {
-        "reading": reading(shim, options.repeats),
-        "making": making(shim, options.repeats),
-        "calling": calling(shim, options.repeats),
-        "frames": frames(options.repeats),
-    }
-    table = Table("group", "what", "us")
-    for group, times in results.items():
-        for what, us in times.items():
-            table.add_row(group, what, f"{us:.2f}" if us < 100 else f"{us:.0f}")
-    Console().print(table)
-    save(options.out, {"benchmark": "border", "threads": options.threads, "microseconds": results})
+GROUPS = ("reading", "making", "calling", "frames")
+
+
+def measure(group: str, repeats: int, threads: int) -> dict[str, float]:
+    torch.set_num_threads(threads)
+    if group == "frames":
+        return frames(repeats)
+    return {"reading": reading, "making": making, "calling": calling}[group](Shim(), repeats)
+
+
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    rows = [[group, what, f"{us:.2f}"] for group, times in results.items() for what, us in times.items()]
+    ratio_table("the border", ["group", "what", "us"], rows)
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    for group in GROUPS:
+        sizes = {"group": group, "repeats": options.repeats, "threads": options.threads}
+        yield Numbers(group, measure, sizes, {"repeats": 5})
+
+
+BENCH = Bench("bench.border", __doc__, cases, repeats=200, threads=1, show=show)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run(BENCH))

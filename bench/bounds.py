@@ -18,8 +18,8 @@ rows is Python, autograd and (with --no-compile-loss) the loss. Every model and 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import partial
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,11 +27,12 @@ from typing import Any
 import torch
 
 import graphweave
-from bench.common import available_memory, in_fresh_process, ratio_table
+from bench.case import Bench, Numbers
+from bench.common import ratio_table
 from bench.graphs import GRAPHS, POINT_SETS, data_dir, load, missing
-from bench.options import Among, options_from
+from bench.options import Among
 from bench.probes import Probe, probed
-from bench.record import Record
+from bench.runner import run
 from bench.workloads import MODELS, training_step
 from graphweave.core.kernel_cost import Rates
 from graphweave.tuning.rates import gemm_rate, triad_bandwidth
@@ -110,33 +111,32 @@ def _row(name: str, one: dict[str, Any]) -> list[str]:
     return [name, f"{1e3 * one['seconds']:.3f}", *(f"{number:.1f}" for number in numbers), *fractions]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, models=Among(MODELS), graphs=Among((*GRAPHS, *POINT_SETS), ("arxiv", "rmat", "points")),
-        resume=False, repeats=20, compile_loss=True, timeout=900.0, data_dir=data_dir(),
-    )  # fmt: skip
-    given = {key: getattr(options, key) for key in ("repeats", "compile_loss", "threads")}
-
-    def measure(model: str, graph: str) -> Any:
-        if reason := missing(graph, options.data_dir):
-            return {"status": f"skipped: {reason}"}
-        return in_fresh_process(
-            kernels_of, {"OMP_NUM_THREADS": str(options.threads)}, timeout=options.timeout, memory=available_memory(),
-            model=model, graph=graph, folder=str(options.data_dir), **given,
-        )  # fmt: skip
-
-    pairs = [(m, g) for g in options.graphs for m in options.models if g in MODELS[m].graphs]
-    about = {"benchmark": "bounds", "loss": "compiled" if options.compile_loss else "eager", "target": TARGET}
-    results = Record(options.out, about, resume=options.resume).fill(
-        {f"{m} {g}": partial(measure, m, g) for m, g in pairs}
-    )
+def show(results: Mapping[str, Any], options: Namespace) -> None:
     for pair, answer in results.items():
         if answer["status"] == "ok":
             table(pair, answer)
         else:
             ratio_table(pair, ["status"], [[answer["status"]]])
-    return 0
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    given = {key: getattr(options, key) for key in ("repeats", "compile_loss", "threads")}
+    for graph in options.graphs:
+        for model in options.models:
+            if graph in MODELS[model].graphs:
+                sizes = {"model": model, "graph": graph, "folder": str(options.data_dir), **given}
+                small = {"graph": "tiny-points" if MODELS[model].points else "tiny", "repeats": 1}
+                why = None if options.quick else missing(graph, options.data_dir)
+                yield Numbers(f"{model} {graph}", kernels_of, sizes, small, missing=why)
+
+
+BENCH = Bench(
+    "bench.bounds", __doc__, cases,
+    {"models": Among(MODELS), "graphs": Among((*GRAPHS, *POINT_SETS), ("arxiv", "rmat", "points")),
+     "compile_loss": True, "data_dir": data_dir()},
+    repeats=20, show=show,
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -1,7 +1,7 @@
 """The declaration of a benchmark: its cases, the peers that do the same work, and when a result counts as right.
 
-`bench.runner` measures declared cases, `bench.worker` serves one peer of a case in a process of its own.
-CONTRIBUTING.md has an example.
+`bench.runner` measures declared cases, `bench.worker` serves one peer of a case in a process of its own, and
+`bench.dgl_worker` one in DGL's environment. CONTRIBUTING.md has an example.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from bench.check import Result, error_against, worst_error
+from bench.check import error_against, worst_error
 from bench.options import COMMON, parser_of
+from bench.steps import Result, Step, gradients
+from bench.turns import ROOT
 
 EXACT = "exact"
 """Name of a peer that computes in float64. It is asked for its result where float32 is in doubt, and never timed."""
 
-Step: TypeAlias = Callable[[], Any]
-"""One call of the work that is timed. It returns what it computes: tensors, arrays, or a `bench.check.Result`."""
-
 Peers: TypeAlias = Mapping[str, Callable[[], Step]]
 """Peer -> a function that prepares its step."""
+
+
+def of_names(want: Result, got: Result) -> Result:
+    """The outputs, and the gradients that `got` has, too."""
+    return Result(want.outputs, {name: grad for name, grad in want.grads.items() if name in got.grads})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +35,29 @@ class Check:
     """A result is right if its relative error is at most `tolerance` from the result of the peer `reference`.
 
     If it is larger, and the case has a peer EXACT (`exact`), a result in float32 is right if its error against that one
-    is at most the tolerance or 4 times the reference's own. `error` gives the error, and the name of the value with it.
+    is at most the tolerance or 4 times the reference's own. `error` gives the error, and the name of the value with it;
+    `compared(want, got)` gives what is wanted of a result that lacks gradients, or has them under other names.
+    Where the reference cannot run, the result of the peer `otherwise` takes its place. `others` are peers that compute
+    another function, and the peer that has it.
     """
 
     tolerance: float
     reference: str = "eager"
     exact: bool = False
+    otherwise: str | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
     error: Callable[[Result, Result], tuple[float, str]] = worst_error
+    compared: Callable[[Result, Result], Result] = of_names
 
     def verdict(self, got: Result, want: Result, exact: Callable[[], Result] | None) -> dict[str, Any]:
-        """`status` ("ok", or which value is wrong), and the errors. Gradients that `got` lacks are not compared."""
-        want = _of_names(want, got)
+        """`status` ("ok", or which value is wrong), and the errors."""
+        want = self.compared(want, got)
         error, where = self.error(got, want)
         answer: dict[str, Any] = {"status": "ok", "error": error}
         if error <= self.tolerance:
             return answer
         if exact is not None:
-            true = _of_names(exact(), got)
+            true = self.compared(exact(), got)
             own, other = error_against(got, true), error_against(want, true)
             answer.update(error_in_float64=own, reference_error_in_float64=other)
             if own <= max(self.tolerance, 4 * other):
@@ -59,30 +66,20 @@ class Check:
         return answer
 
 
-def _of_names(want: Result, got: Result) -> Result:
-    return Result(want.outputs, {name: grad for name, grad in want.grads.items() if name in got.grads})
-
-
-def result_of(value: Any) -> Result:
-    """The tensors that a step returned, in tree order; arrays of other libraries become tensors."""
-    if isinstance(value, Result):
-        return value
-    leaves = (leaf if isinstance(leaf, Tensor) else torch.as_tensor(leaf) for leaf in pytree.tree_leaves(value))
-    return Result(tuple(leaf.detach() for leaf in leaves), {})
-
-
 def training_result(loss: Tensor, model: nn.Module) -> Result:
     """The loss of a training step and the gradients of all parameters, after the backward."""
-    return Result((loss.detach(),), {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    return Result((loss.detach(),), gradients(model))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One piece of work that all of `peers` do. `build(**sizes)` makes the data, and gives what prepares each peer.
 
-    `small` are the sizes for `--quick`, to see that everything runs. `inputs(**sizes)` gives the arrays that a peer
-    with another Python reads from a file (`Bench.elsewhere`). `notes(peer, step)` is asked after all turns, in the
-    peer's process, for numbers other than times. `missing` says why the case cannot run here.
+    `small` are the sizes for `--quick`, to see that everything runs. `inputs(**sizes)` gives the arrays that a peer of
+    DGL reads from a file. `notes(peer, step)` is asked after all turns, in the peer's process, for numbers other than
+    times; of a peer of DGL, the function of that name in DGL's module, if it has one. `missing` says why the case
+    cannot run here, `refusal(peer, **sizes)` why a peer cannot (None: it can). With `memory` the peak of a step is
+    measured, too, in processes of their own.
     """
 
     name: str
@@ -94,6 +91,25 @@ class Case:
     inputs: Callable[..., Mapping[str, Tensor]] | None = None
     notes: Callable[[str, Step], Mapping[str, Any]] | None = None
     missing: str | None = None
+    refusal: Callable[..., str | None] | None = None
+    memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A measurement that is no turn: the numbers that `measure(**sizes)` returns, through JSON.
+
+    It is called in a new process with `environment`, or, if `here`, in this one, as it starts processes itself. An
+    answer whose `status` begins with "wrong" fails the run.
+    """
+
+    name: str
+    measure: Callable[..., Any]
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    small: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    here: bool = False
+    missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +117,15 @@ class Bench:
     """A benchmark: `cases(options)` declares them, `options` has the defaults of its own options (bench/options.py).
 
     Peers run in this process, or, if `apart`, each in a process of its own, with the variables of `environment` added.
-    `elsewhere(peer, case, path, options)` is the command of a peer with another Python, which serves the questions of
-    `bench.worker` on the arrays in the file; None for all others. `columns` are added to the table: from the answers
-    of all peers of a case, and the peer's own, to text. `base` is the peer whose time all others are divided by.
+    `dgl` is the module with the steps of peers whose names begin with "dgl" (bench/dgl_worker.py). A peer whose warm
+    step takes longer than `slow` seconds has `slow_repeats` rounds of its own, which are not warmed up. `columns` are
+    added to the table: from the answers of all peers of a case, and the peer's own, to text. `base` is the peer whose
+    time all others are divided by. `show` prints other tables, from the results and the options.
     """
 
     module: str
     doc: str | None
-    cases: Callable[[Namespace], Iterable[Case]]
+    cases: Callable[[Namespace], Iterable[Case | Numbers]]
     options: Mapping[str, Any] = field(default_factory=dict)
     apart: bool = False
     base: str = "graphweave"
@@ -116,8 +133,11 @@ class Bench:
     threads: int = 2
     timeout: float = 900.0
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    elsewhere: Callable[[str, Case, Path, Namespace], Sequence[str] | None] | None = None
+    dgl: str | None = None
+    slow: float = float("inf")
+    slow_repeats: int = 1
     columns: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = field(default_factory=dict)
+    show: Callable[[Mapping[str, Any], Namespace], None] | None = None
 
     @property
     def name(self) -> str:
@@ -127,14 +147,17 @@ class Bench:
 def options_of(bench: Bench, argv: Sequence[str]) -> Namespace:
     """The benchmark's own options, and those of all. `--cases` are beginnings of names, `--systems` names of peers.
 
-    `--quick` takes small sizes, to see that everything runs; `--resume` keeps the cases that the file `--out` has.
+    `--quick` takes small sizes, to see that everything runs; `--resume` keeps the cases that the file `--out` has, and
+    begins none after `--seconds`.
     """
     common = {**COMMON, "threads": bench.threads, "repeats": bench.repeats, "timeout": bench.timeout}
-    more: dict[str, Any] = {"quick": False, "resume": False, "cases": (), "systems": ()}
-    options = parser_of(bench.doc, {**bench.options, **common, **more}).parse_args(argv)
+    more: dict[str, Any] = {"quick": False, "resume": False, "cases": (), "systems": (), "seconds": float("inf")}
+    if bench.dgl is not None:
+        more["dgl_python"] = ROOT / ".venv-dgl" / "bin" / "python"
+    options = parser_of(bench.doc, {**common, **more, **bench.options}).parse_args(argv)
     options.cases = tuple(options.cases)
     return options
 
 
-def sizes_of(case: Case, options: Namespace) -> dict[str, Any]:
+def sizes_of(case: Case | Numbers, options: Namespace) -> dict[str, Any]:
     return {**case.sizes, **(case.small if options.quick else {})}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from bench.steps import Result
 from graphweave.certificate.random_numbers import CounterBased
 
 FLOAT_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -22,14 +22,6 @@ NOISE_FLOOR = 1e-2
 
 Gradients that are zero in exact arithmetic (a bias before batch norm, a softmax shift) hold rounding noise only.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The results of one step: `outputs` in tree order, `grads` by name of the parameter or input (`input[i]`)."""
-
-    outputs: tuple[Tensor, ...]
-    grads: dict[str, Tensor | None]
 
 
 def detached(tree: Any) -> Any:
@@ -151,10 +143,12 @@ def no_worse_than_eager(got: Result, eager: Result, exact: Result) -> bool:
 
 def error_against(got: Result, exact: Result) -> float:
     """The largest relative error of a float32 result against one in float64."""
-    return worst_error(_widen(got), exact)[0]
+    return worst_error(widen(got), exact)[0]
 
 
-def _widen(result: Result) -> Result:
+def widen(result: Result) -> Result:
+    """The result in float64."""
+
     def wide(value: Tensor) -> Tensor:
         return value.double() if value.is_floating_point() else value
 

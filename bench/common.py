@@ -1,8 +1,7 @@
-"""Measuring: interleaved medians, peak memory of a step, the memory bandwidth bound, and the record of a run."""
+"""Functions in processes of their own, the machine, records and tables of a run."""
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import platform
@@ -13,10 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -26,76 +23,10 @@ from rich.table import Table
 from bench.turns import ROOT
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds: `first` of the first call (with capture and compilation), median and quartiles of warm calls."""
-
-    first: float
-    median: float
-    q1: float
-    q3: float
-    repeats: int
-
-
 def seconds_of(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
-
-
-def interleaved(
-    calls: Mapping[str, Callable[[], Any]],
-    *,
-    repeats: int,
-    warmup: int = 2,
-    first: Mapping[str, float] | None = None,
-) -> dict[str, Timing]:
-    """Times the calls round-robin, so that a slow minute of the machine affects all of them alike.
-
-    Each round runs every call once, and begins with another one, as what runs first meets memory that the garbage
-    collector gave back. `first` holds the seconds of first calls; without it they are measured here. The collector is
-    off while a call is timed and runs between rounds.
-    """
-    first = first or {name: seconds_of(call) for name, call in calls.items()}
-    for call in calls.values():
-        for _ in range(warmup):
-            call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    names = list(calls)
-    for i in range(repeats):
-        gc.collect()
-        gc.disable()
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            times[name].append(seconds_of(calls[name]))
-        gc.enable()
-    return {name: _summary(first[name], taken) for name, taken in times.items()}
-
-
-def _summary(first: float, taken: list[float]) -> Timing:
-    if len(taken) < 2:
-        return Timing(first, taken[0], taken[0], taken[0], len(taken))
-    q1, _, q3 = quantiles(taken, n=4, method="inclusive")
-    return Timing(first, median(taken), q1, q3, len(taken))
-
-
-def _status_kib(field: str) -> int:
-    text = Path("/proc/self/status").read_text()
-    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
-    assert found is not None, f"/proc/self/status has no {field}"
-    return int(found[1])
-
-
-def peak_extra_bytes(call: Callable[[], Any]) -> int:
-    """Peak resident bytes while `call` runs, beyond those resident when it starts.
-
-    Linux only: writing 5 to /proc/self/clear_refs sets the high-water mark VmHWM back to the resident size. Run it in
-    a fresh process: buffers an allocator still holds from earlier work would hide what the call takes.
-    """
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status_kib("VmRSS")
-    call()
-    return max(_status_kib("VmHWM") - before, 0) * 1024
 
 
 def machine() -> dict[str, Any]:

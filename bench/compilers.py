@@ -14,15 +14,18 @@ import os
 import resource
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import torch
 
-from bench.common import in_fresh_process, ratio_table, save, seconds_of
+from bench.case import Bench, Numbers
+from bench.common import in_fresh_process, ratio_table, seconds_of
 from bench.graphs import FEATURES, HIDDEN, Workload
-from bench.options import Among, options_from
+from bench.options import Among
+from bench.runner import run
 from bench.workloads import MODELS, training_step
 from graphweave.core.counters import counters
 from graphweave.data import rmat
@@ -72,12 +75,16 @@ def measure(models: Sequence[str], level: int, threads: int = 2) -> dict[str, An
     return answer
 
 
-def measured(compiler: str, level: int, models: Sequence[str], threads: int) -> dict[str, Any]:
-    """The answer of a fresh process with an empty cache."""
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {"GRAPHWEAVE_CACHE_DIR": cache, "GRAPHWEAVE_CXX": compiler, "OMP_NUM_THREADS": str(threads)}
-        given = {"models": list(models), "level": level, "threads": threads}
-        return dict(in_fresh_process(measure, environment, **given))
+def measured(compiler: str, level: int, models: Sequence[str], threads: int, repeats: int) -> dict[str, Any]:
+    """The smallest numbers of fresh processes with empty caches, and the load of the machine after each."""
+    answers, loads = [], []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as cache:
+            environment = {"GRAPHWEAVE_CACHE_DIR": cache, "GRAPHWEAVE_CXX": compiler, "OMP_NUM_THREADS": str(threads)}
+            given = {"models": list(models), "level": level, "threads": threads}
+            answers.append(dict(in_fresh_process(measure, environment, **given)))
+        loads.append(os.getloadavg()[0])
+    return {**fastest(answers), "loads": loads}
 
 
 def fastest(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -89,45 +96,39 @@ def fastest(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**answers[0], **{part: min(a[part] for a in answers) for part in PARTS}, "steps": steps}
 
 
-def rows(results: Sequence[dict[str, Any]], models: Sequence[str]) -> list[list[str]]:
+def rows(results: Mapping[str, Any], models: Sequence[str]) -> list[list[str]]:
     """A row of the table for each compiler and level: seconds, and in brackets their ratio to the first one's."""
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for one in results:
-        found.setdefault((one["compiler"], one["level"]), []).append(one["answer"])
     table: list[list[str]] = []
     base: list[float] = []
-    for (compiler, level), answers in found.items():
-        best = fastest(answers)
+    for name, best in results.items():
         if best["status"] != "ok":
-            table.append([f"{compiler} -O{level}", best["status"]])
+            table.append([name, best["status"]])
             continue
         numbers = [best[part] for part in PARTS] + [best["steps"][name] for name in models]
         base = base or numbers
         shown = [f"{n:.3f} ({n / b:.2f})" if b else f"{n:.3f}" for n, b in zip(numbers, base, strict=True)]
-        table.append([f"{compiler} -O{level}", *shown])
+        table.append([name, *shown])
     return table
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    installed = tuple(shlex.join(command) for command in toolchain.installed())
-    options = options_from(
-        argv,
-        __doc__,
-        compilers=installed,
-        levels=(3, 2),
-        models=Among(MODELS, ("gcn", "sage", "gin", "gat")),
-        repeats=5,
-    )
-    results = []
-    for _, compiler, level in product(range(options.repeats), options.compilers, options.levels):
-        answer = measured(compiler, level, options.models, options.threads)
-        results.append({"compiler": compiler, "level": level, "answer": answer})
-        load = os.getloadavg()[0]
-        save(options.out, {"benchmark": "compilers", "load": load, "models": options.models, "results": results})
+def show(results: Mapping[str, Any], options: Namespace) -> None:
     headings = ["compiler", *(f"{part}: s" for part in PARTS), *(f"step of {name}: s" for name in options.models)]
     ratio_table("compilers", headings, rows(results, options.models))
-    return 0
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    for compiler, level in product(options.compilers, options.levels):
+        sizes = {key: getattr(options, key) for key in ("models", "threads", "repeats")}
+        yield Numbers(f"{compiler} -O{level}", measured, {"compiler": compiler, "level": level, **sizes}, here=True)
+
+
+INSTALLED = tuple(shlex.join(command) for command in toolchain.installed())
+BENCH = Bench(
+    "bench.compilers", __doc__, cases,
+    {"compilers": INSTALLED, "levels": (3, 2), "models": Among(MODELS, ("gcn", "sage", "gin", "gat"))}, repeats=5,
+    show=show,
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -16,6 +16,7 @@ done before. Where the definitions differ, the twin is built so that numbers are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import ClassVar
 
 import dgl
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from dgl import DGLGraph
 from torch import Tensor, nn
 
+from bench.specs import USER_DEFINED, Spec
 from bench.udf_layers import LAYERS, SELF_LOOPS, Stack
 
 Weights = Mapping[str, Tensor]
@@ -216,37 +218,32 @@ class UserDefined(nn.Module):
         return {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
 
 
-def _two(layer: Callable[[int], Twin], inputs: int) -> Layers:
-    return Layers(layer(inputs), layer(64))
+def model_of(spec: Spec, layer: str, inputs: int) -> Layers | UserDefined:
+    """The layers of a Spec, of the kind `layer`."""
+    if layer.startswith(USER_DEFINED):
+        return UserDefined(LAYERS[layer.removeprefix(USER_DEFINED)](inputs))
+    heads = spec.heads
+    kinds: dict[str, Callable[[int, int], Twin]] = {
+        "gcn": Gcn,
+        "sage": Sage,
+        "gin": Gin,
+        "gat": lambda i, o: Gat(i, heads, o // heads),
+        "gatv2": lambda i, o: Gatv2(i, heads, o // heads),
+        "monet": lambda i, o: Monet(i, o, spec.pseudo, spec.kernels),
+        "edgeconv": EdgeConv,
+    }
+    return Layers(*(kinds[layer](i, o) for i, o in pairwise((inputs, *spec.widths))))
 
-
-def _edge_convs(inputs: int) -> Layers:
-    widths = (inputs, 64, 64, 128, 256)
-    return Layers(*(EdgeConv(i, o) for i, o in zip(widths, widths[1:])))  # noqa: B905, RUF007
-
-
-MODELS: dict[str, Callable[[int], Layers | UserDefined]] = {
-    "gcn": lambda inputs: _two(lambda width: Gcn(width, 64), inputs),
-    "sage": lambda inputs: _two(lambda width: Sage(width, 64), inputs),
-    "gin": lambda inputs: _two(lambda width: Gin(width, 64), inputs),
-    "gat": lambda inputs: _two(lambda width: Gat(width, 4, 16), inputs),
-    "gatv2": lambda inputs: _two(lambda width: Gatv2(width, 4, 16), inputs),
-    "monet": lambda inputs: _two(lambda width: Monet(width, 64, 2, 3), inputs),
-    "edgeconv": _edge_convs,
-    **{f"udf-{name}": lambda inputs, make=make: UserDefined(make(inputs)) for name, make in LAYERS.items()},
-}
-"""Model name -> function from the input width to the twin. udf-NAME: the layer as user-defined functions."""
 
 _SELF_LOOPS = ("gcn", "gat", "gatv2", *(f"udf-{name}" for name in SELF_LOOPS))
 
 
-def graph_of(model: str, case: Mapping[str, Tensor], index: torch.dtype) -> DGLGraph:
+def graph_of(model: str, case: Mapping[str, Tensor]) -> DGLGraph:
     """The graph with every format built and the fields that the layers read."""
     nodes = case["x"].size(0)
     graph = dgl.graph((case["edge_index"][0], case["edge_index"][1]), num_nodes=nodes)
     if model in _SELF_LOOPS:
         graph = dgl.add_self_loop(dgl.remove_self_loop(graph))
-    graph = graph.int() if index == torch.int32 else graph.long()
     if model in ("gcn", "udf-gcn"):
         graph.ndata["norm"] = graph.in_degrees().float().rsqrt().unsqueeze(1)
     if "edge_attr" in case:

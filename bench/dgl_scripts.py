@@ -1,9 +1,9 @@
 """DGL's full-graph example scripts: by DGL 2.1 and by `graphweave.dgl` in DGL's place, epoch by epoch, in turn.
 
-    python -m bench.dgl_scripts /path/to/dgl [--scripts gcn gat ...] [--graph pubmed] [--repeats 15] [--threads 2]
-                                [--systems dgl compiled door] [--out FILE]
+    python -m bench.dgl_scripts --dgl /path/to/dgl [--cases gcn gat ...] [--graph pubmed] [--repeats 15] [--threads 2]
+                                [--systems dgl compiled door] [--out FILE] [--resume]
 
-`/path/to/dgl` is a checkout of DGL's public repository, whose scripts run from their first line to the last epoch that
+`--dgl` is a checkout of DGL's public repository, whose scripts run from their first line to the last epoch that
 is asked for (bench/dgl_scripts_worker.py). `compiled` has one added line, `model = graphweave.compile(model)`, before
 the line that makes the optimizer; `door` has none. Downloads are replaced by a graph of `bench.graphs` in all systems.
 
@@ -14,11 +14,12 @@ dropout switched off, because their random numbers differ. A system with other l
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ import numpy as np
 import torch
 
 from bench import relational_graphs
-from bench.common import available_memory, ratio_table, save
+from bench.case import Bench, Numbers
+from bench.common import available_memory, ratio_table
 from bench.dgl_scripts_cases import SCRIPTS
 from bench.graphs import GRAPHS, data_dir, load, missing
-from bench.options import COMMON, parser_of
+from bench.options import Among
+from bench.runner import run
 from bench.turns import ROOT, Player, PlayerLost, take_turns
 from graphweave.data import npz
 from graphweave.data.edges import symmetrise
@@ -53,17 +56,19 @@ _FEATURES = {"cora": "cora.npz", "pubmed": "pubmed.npz", "computers": "amazon_co
 """Graphs with features, labels and a split of their own."""
 
 
-class Case:
-    """One script by all systems."""
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script by all systems, whose processes share the files of a folder."""
 
-    def __init__(self, options: argparse.Namespace, name: str, folder: Path) -> None:
-        self.options, self.name = options, name
-        self.weights, self.case = folder / "weights.pt", folder / f"{SCRIPTS[name].kind}.npz"
+    name: str
+    options: Namespace
+    folder: Path
 
     def measure(self) -> dict[str, Any]:
         systems: dict[str, dict[str, Any]] = {}
-        for system in self.options.systems:
-            systems[system] = self._checked(system, systems.get("dgl", {}).get("losses"))
+        for system in SYSTEMS:
+            if system in (self.options.systems or SYSTEMS):
+                systems[system] = self._checked(system, systems.get("dgl", {}).get("losses"))
         players: dict[str, Player] = {}
         try:
             for system in [system for system, one in systems.items() if one["status"] == "ok"]:
@@ -98,13 +103,19 @@ class Case:
         return {"status": verdict(losses, want), "losses": losses}
 
     def _player(self, system: str, *more: str) -> Player:
-        options = self.options
+        options, case = self.options, self.folder / f"{SCRIPTS[self.name].kind}.npz"
         python = options.dgl_python if system == "dgl" else sys.executable
-        command = [str(python), "-m", "bench.dgl_scripts_worker", self.name, system, "--case", str(self.case)]
-        command += ["--examples", str(options.dgl / "examples"), "--weights", str(self.weights)]
+        command = [str(python), "-m", "bench.dgl_scripts_worker", self.name, system, "--case", str(case)]
+        command += ["--examples", str(options.dgl / "examples"), "--weights", str(self.folder / "weights.pt")]
         command += ["--threads", str(options.threads), "--turns", str(options.repeats + 4), *more]
         environment = {"OMP_NUM_THREADS": str(options.threads), "DGLBACKEND": "pytorch", "PYTHONPATH": str(ROOT)}
         return Player(command, environment, timeout=options.timeout, memory=available_memory())
+
+
+def measure(name: str, options: Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        write_graphs(options, Path(folder))
+        return Script(name, options, Path(folder)).measure()
 
 
 def verdict(losses: Sequence[float], want: Sequence[float] | None) -> str:
@@ -118,7 +129,7 @@ def verdict(losses: Sequence[float], want: Sequence[float] | None) -> str:
     return "ok"
 
 
-def write_graphs(options: argparse.Namespace, folder: Path) -> None:
+def write_graphs(options: Namespace, folder: Path) -> None:
     """The files that the processes read: a graph with labels, and a graph of typed nodes and edges of AIFB's size.
 
     Random graphs get the reverse of each edge, as citation graphs have it, and a loop at nodes without edges.
@@ -139,7 +150,7 @@ def write_graphs(options: argparse.Namespace, folder: Path) -> None:
     relational_graphs.save(relational_graphs.make(options.relations, options.data_dir), str(folder / "relations.npz"))
 
 
-def table_row(name: str, answer: dict[str, Any], systems: Sequence[str]) -> list[str]:
+def table_row(name: str, answer: Mapping[str, Any], systems: Sequence[str]) -> list[str]:
     def cell(system: str) -> str:
         one = answer["systems"][system]
         return f"{1e3 * one['median']:.2f} ±{500 * (one['q3'] - one['q1']):.2f}" if "median" in one else one["status"]
@@ -148,7 +159,7 @@ def table_row(name: str, answer: dict[str, Any], systems: Sequence[str]) -> list
     return [name, *map(cell, systems), *ratios]
 
 
-def means(results: dict[str, Any], systems: Sequence[str]) -> dict[str, float]:
+def means(results: Mapping[str, Any], systems: Sequence[str]) -> dict[str, float]:
     """The geometric mean of the ratios of each system, over the scripts that it ran."""
     out = {}
     for system in systems:
@@ -158,42 +169,30 @@ def means(results: dict[str, Any], systems: Sequence[str]) -> dict[str, float]:
     return out
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = parser_of(__doc__, COMMON)
-    parser.add_argument("dgl", type=Path, help="a checkout of DGL")
-    parser.add_argument("--scripts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument("--graph", choices=GRAPHS, default="pubmed")
-    parser.add_argument("--relations", choices=relational_graphs.GRAPHS, default="aifb")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--dgl-python", type=Path, default=ROOT / ".venv-dgl" / "bin" / "python")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds that one answer of a system may take")
-    parser.add_argument("--data-dir", type=Path, default=data_dir())
-    options = parser.parse_args(argv)
-    if "dgl" not in options.systems:
-        parser.error("--systems must name dgl: its weights and losses are what the others are compared with")
-    reason = missing(options.graph, options.data_dir)
-    if reason:
-        parser.error(reason)
-    options.systems.sort(key=SYSTEMS.index)
-    results: dict[str, Any] = {}
-    rows = []
-    record = {"benchmark": "dgl_scripts", "graph": options.graph, "target": TARGET, "results": results}
-    with tempfile.TemporaryDirectory() as folder:
-        write_graphs(options, Path(folder))
-        for name in options.scripts:
-            results[name] = Case(options, name, Path(folder)).measure()
-            rows.append(table_row(name, results[name], options.systems))
-            record["geometric_means"] = means(results, options.systems)
-            save(options.out, record)
-            print(*rows[-1], sep="  ", flush=True)
-    others = [system for system in options.systems if system != "dgl"]
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    systems = [system for system in SYSTEMS if system in (options.systems or SYSTEMS)]
     title = f"DGL's scripts on {options.graph}, {options.threads} threads, target {TARGET:.0f}x"
-    headings = ["script", *(f"{system} ms" for system in options.systems), *(f"dgl / {system}" for system in others)]
-    ratio_table(title, headings, rows)
-    print({system: round(mean, 2) for system, mean in means(results, options.systems).items()})
-    return 0
+    others = [system for system in systems if system != "dgl"]
+    headings = ["script", *(f"{system} ms" for system in systems), *(f"dgl / {system}" for system in others)]
+    ratio_table(title, headings, [table_row(name, one, systems) for name, one in results.items()])
+    print({system: round(mean, 2) for system, mean in means(results, systems).items()})
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    if options.dgl is None or "dgl" not in (options.systems or SYSTEMS):
+        raise SystemExit("--dgl names the folder of a checkout of DGL; its weights and losses are what others have")
+    reason = missing(options.graph, options.data_dir)
+    for name in SCRIPTS:
+        yield Numbers(name, measure, {"name": name, "options": options}, here=True, missing=reason)
+
+
+BENCH = Bench(
+    "bench.dgl_scripts", __doc__, cases,
+    {"dgl": Path, "graph": Among(GRAPHS, "pubmed"), "relations": Among(relational_graphs.GRAPHS, "aifb"),
+     "dgl_python": ROOT / ".venv-dgl" / "bin" / "python", "data_dir": data_dir()},
+    repeats=15, timeout=600.0, show=show,
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -1,6 +1,6 @@
 """Latency of one call: an exported library against eager PyTorch, torch.compile, AOTInductor and the call in process.
 
-    python -m bench.exported [--only NAME ...] [--calls 2000] [--threads 1] [--out FILE]
+    python -m bench.exported [--cases NAME ...] [--calls 2000] [--threads 1] [--out FILE]
 
 - `gat-cora`: two layers of GAT on a graph of Cora's size (2,708 nodes, 10,556 edges, 1,433 features, 8 heads of 8).
 - `gin-molecule`: five layers of GIN with batch norm and mean pooling on a molecule of 21 atoms and 44 edges.
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median, quantiles
 from typing import Any
 
@@ -27,18 +29,11 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
-from bench.common import ratio_table, save
-from bench.options import Among, options_from
+from bench.case import Bench, Numbers
+from bench.common import ratio_table
+from bench.runner import run
+from bench.workloads import Layers
 from graphweave.exporting.library import LoadedModel
-
-
-class Gat(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = pyg.GATConv(1433, 8, heads=8), pyg.GATConv(64, 7)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.second(self.first(x, edge_index).relu(), edge_index)
 
 
 class Gin(nn.Module):
@@ -50,15 +45,6 @@ class Gin(nn.Module):
         return self.head(self.model(x, edge_index).mean(0, keepdim=True))
 
 
-class Relational(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = pyg.RGCNConv(32, 32, 4), pyg.RGCNConv(32, 8, 4)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        return self.second(self.first(x, edge_index, edge_type).relu(), edge_index, edge_type)
-
-
 def _molecule() -> tuple[Tensor, Tensor]:
     """A ring of 21 atoms with a bond across, in both directions."""
     ring = torch.stack([torch.arange(21), (torch.arange(21) + 1) % 21])
@@ -67,10 +53,13 @@ def _molecule() -> tuple[Tensor, Tensor]:
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]] = {
-    "gat-cora": (Gat, lambda: (torch.rand(2708, 1433), torch.randint(2708, (2, 10_556)))),
+    "gat-cora": (
+        lambda: Layers(pyg.GATConv(1433, 8, heads=8), pyg.GATConv(64, 7)),
+        lambda: (torch.rand(2708, 1433), torch.randint(2708, (2, 10_556))),
+    ),
     "gin-molecule": (Gin, _molecule),
     "relational": (
-        Relational,
+        lambda: Layers(pyg.RGCNConv(32, 32, 4), pyg.RGCNConv(32, 8, 4)),
         lambda: (torch.randn(1000, 32), torch.randint(1000, (2, 6000)), torch.randint(4, (6000,))),
     ),
 }
@@ -111,6 +100,7 @@ def systems(model: nn.Module, given: tuple[Tensor, ...], folder: str, threads: i
 
 
 def measure(name: str, calls: int, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
     make, inputs = CASES[name]
     torch.manual_seed(0)
     model, given = make().eval(), inputs()
@@ -131,18 +121,15 @@ def measure(name: str, calls: int, threads: int) -> dict[str, Any]:
         size = os.path.getsize(os.path.join(folder, "exported", "model.so"))
         opened = _opening(os.path.join(folder, "exported"))
     told = {system: {"median": median(t), "p99": quantiles(t, n=100)[98]} for system, t in times.items()}
-    return {"case": name, "systems": told, "library_bytes": size, "open_seconds": opened}
+    return {"systems": told, "library_bytes": size, "open_seconds": opened}
 
 
 def _opening(folder: str) -> float:
     """Seconds to load and open a library that the system has in its file cache."""
     spent = []
     for i in range(9):
-        copy = os.path.join(
-            folder, f"copy{i}.so"
-        )  # a library of the same name would be taken for the one that is there
-        with open(os.path.join(folder, "model.so"), "rb") as source, open(copy, "wb") as target:
-            target.write(source.read())
+        copy = f"{folder}/copy{i}.so"  # a library of the same name would be taken for the one that is there
+        shutil.copy(f"{folder}/model.so", copy)
         start = time.perf_counter()
         native, model, error = ctypes.CDLL(copy), ctypes.c_void_p(), ctypes.create_string_buffer(1024)
         native.gw_model_open_version(1, f"{folder}/weights.safetensors".encode(), ctypes.byref(model), error)
@@ -150,21 +137,29 @@ def _opening(folder: str) -> float:
     return median(spent)
 
 
-def main() -> None:
-    options = options_from(None, __doc__, only=Among(CASES), calls=2000)
-    torch.set_num_threads(options.threads)
-    results, rows = [], []
-    for name in options.only:
-        results.append(found := measure(name, options.calls, options.threads))
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    rows = []
+    for name, found in results.items():
+        if "systems" not in found:
+            rows.append([name, found["status"]])
+            continue
         eager = found["systems"]["eager"]["median"]
         for system, t in found["systems"].items():
             times = f"{t['median'] * 1e6:.1f}", f"{t['p99'] * 1e6:.1f}", f"{t['median'] / eager:.3f}"
-            rows.append((name, system, *times))
-        print(f"{name}: library {found['library_bytes'] / 1024:.0f} KiB, opens in {found['open_seconds'] * 1e3:.2f} ms")
+            rows.append([name, system, *times])
+        kib, opens = found["library_bytes"] / 1024, found["open_seconds"] * 1e3
+        print(f"{name}: library {kib:.0f} KiB, opens in {opens:.2f} ms")
     title = f"one call, microseconds, threads: {options.threads}"
     ratio_table(title, ("model", "system", "median", "p99", "of eager"), rows)
-    save(options.out, {"benchmark": "exported", "threads": options.threads, "calls": options.calls, "results": results})
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    for name in CASES:
+        yield Numbers(name, measure, {"name": name, "calls": options.calls, "threads": options.threads}, {"calls": 5})
+
+
+BENCH = Bench("bench.exported", __doc__, cases, {"calls": 2000}, threads=1, show=show)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run(BENCH))

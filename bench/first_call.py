@@ -1,9 +1,9 @@
 """Seconds of the first call of twelve whole models, and where they go, beside PyTorch's own compilers.
 
-    python -m bench.first_call [--cases gat-2 zoo:GCNConv ...] [--zoo COUNT] [--systems graphweave aot_eager ...]
+    python -m bench.first_call [--cases gat-2 zoo: ...] [--zoo COUNT] [--systems graphweave aot_eager ...]
                                [--cores 1 2] [--repeats N] [--out FILE]
 
-`--zoo` takes a number of cases spread over the operator zoo in place of the twelve models.
+`--zoo COUNT --cases zoo:` takes so many cases spread over the operator zoo in place of the twelve models.
 
 A call is a training step, and for some models an evaluation. Each call is made in a process of its own, which may use
 `--cores` processors, compilers included. The seconds are those of loading the compiler and of the first call, less
@@ -22,9 +22,11 @@ import resource
 import shutil
 import tempfile
 import time
+from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -32,9 +34,10 @@ from typing import Any
 
 import torch
 
-from bench.common import in_fresh_process, ratio_table, save, seconds_of
+from bench.case import Bench, Numbers
+from bench.common import in_fresh_process, ratio_table, seconds_of
 from bench.first_call_cases import CASES, EQUAL_LAYERS, ZOO, ZOO_PREFIX, Case, build, sample_of_zoo
-from bench.options import Among, options_from
+from bench.runner import run
 from graphweave.certificate.random_numbers import CounterBased
 
 SYSTEMS = ("graphweave", "eager", "aot_eager", "inductor")
@@ -143,19 +146,30 @@ def _processor_seconds() -> float:
 
 def measured(case: str, system: str, cores: int, timeout: float) -> dict[str, Any]:
     """The answers of a system's runs, by name."""
+    _write_bytecode(system, cores, timeout)
+    return {"case": case, "system": system, "cores": cores, "runs": runs_of(case, system, cores, timeout)}
+
+
+@cache
+def _write_bytecode(system: str, cores: int, timeout: float) -> None:
+    """An installed package has the bytecode of its modules; a run writes it here."""
+    runs_of(next(iter(CASES)), system, cores, timeout)
+
+
+def runs_of(case: str, system: str, cores: int, timeout: float) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory() as folder:
         environment = {
-            "GRAPHWEAVE_CACHE_DIR": f"{cache}/graphweave", "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
-            "TRITON_CACHE_DIR": f"{cache}/triton", "OMP_NUM_THREADS": str(cores), "PYTHONDONTWRITEBYTECODE": "",
+            "GRAPHWEAVE_CACHE_DIR": f"{folder}/graphweave", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "TRITON_CACHE_DIR": f"{folder}/triton", "OMP_NUM_THREADS": str(cores), "PYTHONDONTWRITEBYTECODE": "",
         }  # fmt: skip
-        for run in RUNS[system]:
-            if run == "kernels on disk":
-                _keep_kernels(Path(cache))
-            answers[run] = in_fresh_process(
+        for run_ in RUNS[system]:
+            if run_ == "kernels on disk":
+                _keep_kernels(Path(folder))
+            answers[run_] = in_fresh_process(
                 on_cores, environment, timeout=timeout, case=case, system=system, cores=cores
             )
-            if answers[run]["status"] != "ok":
+            if answers[run_]["status"] != "ok":
                 break
     return answers
 
@@ -189,26 +203,28 @@ def rows(results: Sequence[dict[str, Any]], cores: int) -> list[list[str]]:
     return table
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    every = [*CASES, *EQUAL_LAYERS, *(ZOO_PREFIX + name for name in ZOO)]
-    options = options_from(
-        argv, __doc__, cases=Among(every, tuple(CASES)), zoo=0, systems=Among(SYSTEMS), cores=(1, 2), repeats=1,
-        timeout=1200.0,
-    )  # fmt: skip
-    if options.zoo:
-        options.cases = sample_of_zoo(options.zoo)
-    for system in options.systems:  # an installed package has the bytecode of its modules, which this writes here
-        measured(options.cases[0], system, options.cores[0], options.timeout)
-    results = []
-    for _, cores, case, system in product(range(options.repeats), options.cores, options.cases, options.systems):
-        runs = measured(case, system, cores, options.timeout)
-        results.append({"case": case, "system": system, "cores": cores, "runs": runs})
-        save(options.out, {"benchmark": "first_call", "results": results})
+def show(results: Mapping[str, Any], options: Namespace) -> None:
     for cores in options.cores:
         headings = ["model", "system", "run", "seconds", f"of {BASE}"]
-        ratio_table(f"first call, {cores} cores", headings, rows(results, cores))
-    return 0
+        ratio_table(f"first call, {cores} cores", headings, rows(list(results.values()), cores))
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    every = [*CASES, *EQUAL_LAYERS, *(ZOO_PREFIX + name for name in ZOO)]
+    names = list(CASES)
+    if options.cases:
+        names = [n for n in every if any(n.startswith(one) or one.startswith(f"{n} ") for one in options.cases)]
+    systems = options.systems or SYSTEMS
+    for i, cores, case, system in product(range(options.repeats), options.cores, names, systems):
+        if options.zoo == 0 or case in sample_of_zoo(options.zoo):
+            sizes = {"case": case, "system": system, "cores": cores, "timeout": options.timeout}
+            yield Numbers(f"{case} {system} {cores} {i + 1}", measured, sizes, here=True)
+
+
+BENCH = Bench(
+    "bench.first_call", __doc__, cases, {"zoo": 0, "cores": (1, 2)}, repeats=1, timeout=1200.0, show=show
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -1,5 +1,5 @@
 """The cases of `bench.first_call`, on small seeded graphs: nearly all of a first call is compilation. Twelve are whole
-models; those named `zoo:NAME` are single layers and models of the zoo (`bench.zoo_cases`)."""
+models; those named `zoo:NAME` are single layers and models of the zoo (`tests.pyg.zoo_cases`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from bench.workloads import WithLoss, mlp
-from bench.zoo_cases import CASES as ZOO
-from bench.zoo_cases import build as build_of_zoo
+from bench.workloads import Layers, WithLoss, mlp
+from tests.pyg.zoo_cases import CASES as ZOO
+from tests.pyg.zoo_cases import build as build_of_zoo
 
 NODES, EDGES, FEATURES, HIDDEN, CLASSES = 1000, 6000, 64, 64, 7
 GRAPHS = 64
@@ -55,19 +55,6 @@ class Typed(nn.Module):
         return torch.stack([out.square().mean() for out in self.model(x, edge_index).values()]).mean()
 
 
-class Stack(nn.Module):
-    """Layers that take the same arguments after their features, with ReLU between them."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
-        for layer in self.layers[:-1]:
-            x = layer(x, *others).relu()
-        return self.layers[-1](x, *others)
-
-
 def _edges(sources: int = NODES, targets: int = NODES, count: int = EDGES) -> Tensor:
     return torch.stack([torch.randint(sources, (count,)), torch.randint(targets, (count,))])
 
@@ -103,7 +90,7 @@ def _to_hetero() -> Case:
 
 def _rgcn() -> Case:
     layers = pyg.RGCNConv(FEATURES, HIDDEN, RELATIONS), pyg.RGCNConv(HIDDEN, CLASSES, RELATIONS)
-    return _classify(Stack(*layers), torch.randint(RELATIONS, (EDGES,)))
+    return _classify(Layers(*layers), torch.randint(RELATIONS, (EDGES,)))
 
 
 def _relations(count: int) -> Case:
@@ -118,7 +105,7 @@ def _relations(count: int) -> Case:
 def _gps(count: int = 2) -> Case:
     """GraphGPS: message passing by GIN, and attention among all nodes of a graph."""
     layers = (pyg.GPSConv(HIDDEN, pyg.GINConv(mlp(HIDDEN, HIDDEN)), heads=4) for _ in range(count))
-    return Case(Pooled(Stack(*layers)), _batch())
+    return Case(Pooled(Layers(*layers)), _batch())
 
 
 def _pna() -> Case:
@@ -128,12 +115,12 @@ def _pna() -> Case:
 
 
 def _edge_conv() -> Case:
-    return _classify(Stack(pyg.EdgeConv(mlp(2 * FEATURES, HIDDEN)), pyg.EdgeConv(mlp(2 * HIDDEN, CLASSES))))
+    return _classify(Layers(pyg.EdgeConv(mlp(2 * FEATURES, HIDDEN)), pyg.EdgeConv(mlp(2 * HIDDEN, CLASSES))))
 
 
 def _transformer() -> Case:
     layers = pyg.TransformerConv(FEATURES, HIDDEN // 4, heads=4), pyg.TransformerConv(HIDDEN, CLASSES)
-    return _classify(Stack(*layers))
+    return _classify(Layers(*layers))
 
 
 CASES: dict[str, Callable[[], Case]] = {

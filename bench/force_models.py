@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,6 @@ class Molecules:
     count: int
     offsets: Tensor | None = None
     """The vector that is added along each edge, [E, 3], where cells repeat."""
-
-    def with_edges(self, edge_index: Tensor) -> Molecules:
-        return replace(self, edge_index=edge_index)
 
 
 def molecules(sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float32) -> Molecules:

@@ -25,10 +25,11 @@ import torch._dynamo
 from torch import Tensor, nn
 
 import graphweave
-from bench.case import Bench, Case, Check, Peers, Step
+from bench.case import Bench, Case, Check, Peers
 from bench.force_models import EGNN, DimeNet, Molecules, NnPotential, crystal, molecules, painn, schnet
 from bench.options import Among
 from bench.runner import run
+from bench.steps import Step
 
 Models = Mapping[str, Callable[[int], nn.Module]]
 MODELS: Models = {"schnet": schnet, "painn": painn, "egnn": EGNN, "dimenet": DimeNet}

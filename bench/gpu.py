@@ -50,6 +50,7 @@ from bench.gpu_measure import nvidia_smi
 from bench.gpu_report import tables
 from bench.gpu_run import Budget, Process, Run, chosen
 from bench.gpu_worker import DTYPES
+from bench.options import Among, parser_of
 from bench.turns import ROOT
 
 NO_GPU = (
@@ -59,19 +60,11 @@ NO_GPU = (
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", action="store_true", help="graphs a hundredth of the size, for a rehearsal")
-    parser.add_argument("--minutes", type=float, default=7.5, help="in all; the last case may take 15 s longer")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument("--repeats", type=int, default=12, help="turns of each system that are timed")
-    parser.add_argument("--system-seconds", type=float, default=100.0, help="that one answer of a system may take")
-    parser.add_argument(
-        "--out", type=Path, help="JSON, or a folder for gpu.json (default: bench/results on a GPU, nothing on a CPU)"
-    )
+    parser = parser_of(__doc__, {
+        "device": Among(("cuda", "cpu"), "cuda"), "small": False, "minutes": 7.5, "dtype": Among(DTYPES, "float32"),
+        "graphs": Among(GRAPHS), "models": Among(MODELS), "systems": Among(SYSTEMS), "repeats": 12,
+        "system_seconds": 100.0, "out": Path,
+    })  # fmt: skip
     options = parser.parse_args(argv)
     if options.out is None and options.device == "cuda":
         options.out = ROOT / "bench" / "results"
@@ -98,14 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = new_record(options)
     budget = Budget(60 * options.minutes, began=began)
     with tempfile.TemporaryDirectory() as folder:
-        given = [
-            "--device",
-            "cuda:0" if options.device == "cuda" else "cpu",
-            "--dtype",
-            options.dtype,
-            "--folder",
-            folder,
-        ]
+        given = ["--device", "cuda:0" if options.device == "cuda" else "cpu", "--dtype", options.dtype]
+        given += ["--folder", folder]
         given += ["--small"] * options.small
         run = Run(
             lambda: Process(given), budget, record, options.out, repeats=options.repeats,

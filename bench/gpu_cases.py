@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,15 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import relational_graphs, relational_models, relational_pyg, workloads
-from bench.check import Result
 from bench.gpu_sparse import SPARSE, sparse_model
-from bench.graphs import ARXIV_EDGES, ARXIV_NODES, FEATURES, HIDDEN, POINT_SETS, Workload, knn_clouds
-from bench.graphs import pseudo_coordinates as pseudo_of
+from bench.graphs import ARXIV_EDGES, ARXIV_NODES, FEATURES, HIDDEN, Workload
+from bench.named_graphs import workload
 from bench.relational_graphs import Case
 from bench.relational_reference import reference as relational_reference
-from bench.relational_serve import Form
-from bench.workloads import COMPILERS, Model, WithLoss, attention
-from graphweave.data import rmat
+from bench.specs import Spec
+from bench.steps import ModelStep, Result
+from bench.workloads import COMPILERS, Model, WithLoss, layers_of
 
 SIZES = {
     "arxiv": (ARXIV_NODES, ARXIV_EDGES),
@@ -48,8 +47,8 @@ LARGE = tuple(EDGES_OF_LARGE)
 PLAIN: dict[str, Model] = {
     "gcn": workloads.MODELS["gcn"],
     "sage": workloads.MODELS["sage"],
-    "gat1": Model(lambda inputs: attention(inputs, 1, HIDDEN)),
-    "gat8": Model(lambda inputs: attention(inputs, 8, HIDDEN // 8)),
+    "gat1": Model(partial(layers_of, Spec("gat"))),
+    "gat8": Model(partial(layers_of, Spec("gat", heads=8))),
     "gatv2": workloads.MODELS["gatv2"],
     "monet": workloads.MODELS["monet"],
     "edgeconv": workloads.MODELS["edgeconv"],
@@ -125,31 +124,19 @@ def guess(pair: Pair, systems: tuple[str, ...]) -> float:
 # ---------------------------------------------------------------- graphs
 
 
-def plain_graph(name: str, *, pseudo: bool, small: bool, folder: Path, seed: int = 0) -> Workload:
-    """A graph on the CPU in float32. Edges of R-MAT graphs are kept in `folder`, because drawing them takes seconds."""
-    generator = torch.Generator().manual_seed(seed)
+def plain_graph(name: str, *, pseudo: bool, small: bool, folder: Path) -> Workload:
+    """A graph on the CPU in float32."""
     if name == POINTS:
-        x, index = knn_clouds(*POINT_SETS["tiny-points" if small else POINTS], generator)
+        graph = "tiny-points" if small else POINTS
     else:
         nodes, edges = (count // SMALL_DIVISOR if small else count for count in SIZES[name])
-        index = _kept(folder / f"{name}-{nodes}-{edges}.pt", lambda: rmat(nodes, edges, seed))
-        x = torch.randn(nodes, FEATURES, generator=generator)
-    y = torch.randint(HIDDEN, (x.size(0),), generator=generator)
-    return Workload(x, index, y, pseudo_of(index, x.size(0)) if pseudo else None)
+        graph = f"rmat:{nodes}:{edges}"
+    return workload(graph, FEATURES, 2 if pseudo else 0, HIDDEN, folder)
 
 
-def typed_graph(name: str, *, small: bool, folder: Path, seed: int = 0) -> Case:
+def typed_graph(name: str, *, small: bool, folder: Path) -> Case:
     """A typed graph on the CPU in float32. With `small` it is always the graph `tiny` of bench.relational."""
-    path = folder / f"{name}-{small}.npz"
-    if not path.exists():
-        relational_graphs.save(relational_graphs.make("tiny" if small else name, folder, seed), str(path))
-    return relational_graphs.load(str(path))
-
-
-def _kept(path: Path, make: Callable[[], Tensor]) -> Tensor:
-    if not path.exists():
-        torch.save(make(), path)
-    return torch.load(path)
+    return relational_graphs.kept("tiny" if small else name, folder)
 
 
 def plain_on(work: Workload, device: torch.device, dtype: torch.dtype) -> Workload:
@@ -176,7 +163,7 @@ class Subject:
     nodes: int
     edges: int
 
-    def form(self, system: str) -> Form:
+    def form(self, system: str) -> ModelStep:
         raise NotImplementedError
 
     def want(self, *, within: bool) -> dict[str, Result]:
@@ -192,7 +179,7 @@ class Plain(Subject):
         self.inputs = (*work.inputs, work.y)
         self.nodes, self.edges = work.x.size(0), work.edge_index.size(1)
 
-    def form(self, system: str) -> Form:
+    def form(self, system: str) -> ModelStep:
         module = copy.deepcopy(self._model)
         if system == "sparse":
             return _compiled("eager", sparse_model(module, self._work), module, self._work)
@@ -213,7 +200,7 @@ class Typed(Subject):
         self.inputs = (*relational_models.inputs(model, case), case.y)
         self.nodes, self.edges = case.x.size(0), case.src.numel()
 
-    def form(self, system: str) -> Form:
+    def form(self, system: str) -> ModelStep:
         if system in relational_pyg.FORMS:
             made = relational_pyg.build(system, self._model, self._case, self._weights)
             made.module.to(self._case.x.device, self._dtype)
@@ -221,7 +208,7 @@ class Typed(Subject):
         layer = relational_models.LAYERS[self._model](self._weights)
         given = relational_models.inputs(self._model, self._case)
         loss, run = (COMPILERS[system](module) for module in (relational_models.WithLoss(layer), layer))
-        return Form(layer, lambda: run(*given), lambda: loss(self._case.y, *given), lambda: _grads(layer))
+        return ModelStep(layer, "train", lambda: run(*given), lambda: loss(self._case.y, *given))
 
     def want(self, *, within: bool) -> dict[str, Result]:
         """The expected results of a reference that runs relation by relation, so that memory suffices."""
@@ -238,31 +225,17 @@ def subject(pair: Pair, device: torch.device, dtype: torch.dtype, *, small: bool
     return Plain(pair.model, plain_on(work, device, dtype), dtype)
 
 
-def _compiled(system: str, module: nn.Module, owner: nn.Module, work: Workload) -> Form:
+def _compiled(system: str, module: nn.Module, owner: nn.Module, work: Workload) -> ModelStep:
     """The form of a system that compiles model and loss as one function. Gradients are of `owner`'s parameters."""
     loss, run = (COMPILERS[system](one) for one in (WithLoss(module), module))
-    return Form(owner, lambda: run(*work.inputs), lambda: loss(work.y, *work.inputs), lambda: _grads(owner))
+    return ModelStep(owner, "train", lambda: run(*work.inputs), lambda: loss(work.y, *work.inputs))
 
 
-def _grads(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.grad for name, value in module.named_parameters() if value.grad is not None}
-
-
-def result_of(form: Form, mode: str) -> Result:
+def result_of(form: ModelStep, mode: str) -> Result:
     """The output of one more forward pass, or the loss and gradients of one more training step."""
-    form.step(mode)
-    out = form.last[mode]["out"].detach().clone()
-    grads = form.grads() if mode == "train" else {}
-    return Result((out,), {name: value.detach().clone() for name, value in grads.items()})
-
-
-def expected(exact: Result, got: Result) -> Result:
-    """The results that are expected of a system. `sum.<name>` is a parameter that all relations share."""
-    grads = {}
-    for name in got.grads:
-        grad = exact.grads[name.removeprefix("sum.")]
-        grads[name] = grad.sum(0) if grad is not None and name.startswith("sum.") else grad
-    return Result(exact.outputs, grads)
+    found = form.run(mode)
+    grads = {name: None if grad is None else grad.detach().clone() for name, grad in found.grads.items()}
+    return Result(tuple(out.detach().clone() for out in found.outputs), grads)
 
 
 GELU = F.gelu

@@ -14,7 +14,7 @@ SPARSE = ("gcn", "sage")
 """Models that are linear in their messages, with weights of edges that do not depend on features."""
 
 
-class _Product(torch.autograd.Function):
+class Product(torch.autograd.Function):
     """A x, and A^T grad in the backward, from CSRs of A and of A^T. Autograd would transpose A at every step."""
 
     @staticmethod
@@ -46,13 +46,13 @@ class _SparseLayers(nn.Module):
 
 class _Gcn(_SparseLayers):
     def layer(self, layer: Any, x: Tensor) -> Tensor:
-        out: Tensor = _Product.apply(*self.pair, layer.lin(x)) + layer.bias
+        out: Tensor = Product.apply(*self.pair, layer.lin(x)) + layer.bias
         return out
 
 
 class _Sage(_SparseLayers):
     def layer(self, layer: Any, x: Tensor) -> Tensor:
-        out: Tensor = layer.lin_l(_Product.apply(*self.pair, x)) + layer.lin_r(x)
+        out: Tensor = layer.lin_l(Product.apply(*self.pair, x)) + layer.lin_r(x)
         return out
 
 

@@ -21,11 +21,12 @@ from typing import Any
 import torch
 
 import graphweave
-from bench.check import Result, worst_error
-from bench.gpu_cases import Pair, Subject, expected, kind_of, restore, result_of, subject
+from bench.check import widen, worst_error
+from bench.forget import forget_graphs
+from bench.gpu_cases import Pair, Subject, kind_of, restore, result_of, subject
 from bench.gpu_measure import Clock, kernels
-from bench.relational_serve import Form
-from bench.relational_worker import next_case
+from bench.relational import compared
+from bench.steps import ModelStep, Result
 from bench.turns import serve
 from graphweave.compiler.report import Report, collect
 
@@ -44,7 +45,7 @@ class Bench:
     def __init__(self, device: torch.device, dtype: torch.dtype, *, small: bool, folder: Path) -> None:
         self._device, self._dtype, self._small, self._folder = device, dtype, small, folder
         self._clock = Clock(device)
-        self._forms: dict[str, Form] = {}
+        self._forms: dict[str, ModelStep] = {}
         self._kept: dict[str, int] = {}
         self._subject: Subject | None = None
         self._wants: dict[tuple[bool, str], Result] = {}
@@ -119,7 +120,7 @@ class Bench:
         graphweave.reset_counters()
         with warnings.catch_warnings(), collect() as report:
             warnings.simplefilter("ignore")  # the report has what graphweave warns about
-            seconds = self._clock.first(lambda: form.step(mode))
+            seconds = self._clock.first(lambda: form.run(mode))
         answer: dict[str, Any] = {"first": seconds}
         if system == "graphweave":
             answer.update(self._counted(form, mode, report))
@@ -127,16 +128,16 @@ class Bench:
         answer.update(self._checked(system, form, mode, within))
         if answer.get("eager"):
             answer["status"] = f"ran eagerly: {answer['eager'][0]}"
-        _drop(form)
+        form.release()
         gc.collect()
         gc.freeze()  # later collections skip the objects that compilers keep
         return answer
 
-    def _counted(self, form: Form, mode: str, report: Report) -> dict[str, Any]:
+    def _counted(self, form: ModelStep, mode: str, report: Report) -> dict[str, Any]:
         """Counters of compilation and of a warm step, the calls left to PyTorch, and why anything ran eagerly."""
         compiling = {name: n for name, n in graphweave.counters().items() if n}
         graphweave.reset_counters()
-        form.step(mode)
+        form.run(mode)
         warm = {name: n for name, n in graphweave.counters().items() if n}
         launches = warm.get("kernel_launches", 0)
         eager = list(report.eager)
@@ -148,32 +149,32 @@ class Bench:
             "eager": [why[:MAX_TRACEBACK_CHARACTERS] for why in eager],
         }  # fmt: skip
 
-    def _checked(self, system: str, form: Form, mode: str, within: bool) -> dict[str, Any]:
+    def _checked(self, system: str, form: ModelStep, mode: str, within: bool) -> dict[str, Any]:
         """Largest relative error of the output, or of loss and gradients.
 
         If the case has the system "eager", 4 times its error is allowed.
         """
         assert self._subject is not None
-        got = _wide(result_of(form, mode))
+        got = widen(result_of(form, mode))
         want = self._wants.get((within, mode))
         if want is None and kind_of(system) != "eager":
             return {"status": "not checked: no reference"}
         if want is None:
             self._wants[within, mode] = got
             return {"status": "ok", "reference": f"this, in {self._dtype}"}
-        error, where = worst_error(got, expected(want, got))
+        error, where = worst_error(got, compared(want, got))
         if system == "eager" and math.isfinite(error):
             self._own_errors[mode] = error
         allowed = max(TOLERANCE[self._dtype], 4 * self._own_errors.get(mode, 0.0))
         status = "ok" if error <= allowed else f"wrong: {where} is off by {error:.1e}"
         return {"status": status, "error": error if math.isfinite(error) else None, "worst": where}
 
-    def _peaks(self, system: str, form: Form, mode: str, before: int) -> dict[str, Any]:
+    def _peaks(self, system: str, form: ModelStep, mode: str, before: int) -> dict[str, Any]:
         """`before`: bytes allocated before the form was built, or before its first step in this mode."""
-        _drop(form)
+        form.release()
         now = self._clock.allocated()
         self._kept[system] += now - before
-        peak = self._clock.peak(lambda: form.step(mode))
+        peak = self._clock.peak(lambda: form.run(mode))
         if peak is None:
             return {}
         beyond = peak - now + self._kept[system]
@@ -181,11 +182,11 @@ class Bench:
 
     def turn(self, system: str, mode: str, steps: int) -> float:
         form = self._forms[system]
-        return self._clock.turn(lambda: form.step(mode), steps)
+        return self._clock.turn(lambda: form.run(mode), steps)
 
     def kernels(self, system: str, mode: str) -> dict[str, Any]:
         form = self._forms[system]
-        return kernels(self._clock, lambda: form.step(mode))
+        return kernels(self._clock, lambda: form.run(mode))
 
     def forget(self) -> None:
         """Drops the case, and all that was compiled and kept for it."""
@@ -193,21 +194,10 @@ class Bench:
         self._subject = None
         for held in (self._forms, self._kept, self._wants, self._own_errors):
             held.clear()
-        next_case()
+        forget_graphs()
+        torch._dynamo.reset()  # the numbers of types are compiled in
         restore()
         self._clock.release()
-
-
-def _drop(form: Form) -> None:
-    """Drops the results and gradients of the last step."""
-    form.last.clear()
-    for parameter in form.module.parameters():
-        parameter.grad = None
-
-
-def _wide(result: Result) -> Result:
-    grads = {name: None if grad is None else grad.double() for name, grad in result.grads.items()}
-    return Result(tuple(value.double() for value in result.outputs), grads)
 
 
 def _version(name: str) -> str | None:

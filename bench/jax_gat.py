@@ -22,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphweave.jax as gj
-from bench.case import Bench, Case, Check, Peers, Step
+from bench.case import Bench, Case, Check, Peers
 from bench.runner import run
+from bench.steps import Step
 from graphweave.data import rmat
 
 TOLERANCE = 1e-3

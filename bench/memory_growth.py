@@ -20,37 +20,32 @@ left out of the fit.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-import torch_geometric.nn as pyg
-from torch import nn
 
 import graphweave
-from bench.common import in_fresh_process, peak_extra_bytes, ratio_table
+from bench.case import Bench, Numbers
+from bench.common import in_fresh_process, ratio_table
 from bench.forget import forget_graphs
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
-from bench.options import Among, options_from
-from bench.record import Record
-from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
+from bench.options import Among
+from bench.runner import run
+from bench.specs import Spec
+from bench.turns import MALLOC, peak_extra_bytes
+from bench.workloads import MODELS, Model, layers_of, training_step
 
 TARGET = 24.0
 """Upper limit on bytes an edge: the bytes of indices for both directions."""
 
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-
-
-def _edgeconv(width: int) -> nn.Module:
-    return pyg.EdgeConv(nn.Linear(2 * width, HIDDEN))
-
 
 GROWING: dict[str, Model] = {
     **{name: MODELS[name] for name in ("gcn", "sage", "gin", "gat", "gatv2", "transformer")},
-    "edgeconv": Model(lambda inputs: two_layer(_edgeconv, inputs)),
+    "edgeconv": Model(partial(layers_of, Spec("edgeconv"))),
     "monet": MODELS["monet"],
 }
 """2-layer models, on any graph."""
@@ -93,17 +88,19 @@ def fit(points: Sequence[tuple[int, int]]) -> dict[str, float] | None:
     return {"bytes_per_edge": slope, "intercept_bytes": intercept, "worst_residual_bytes": residual}
 
 
-def measure(options: argparse.Namespace, model: str, system: str) -> dict[str, Any]:
-    share = 1.0 if system == "graphweave" else options.peer_share
-    given = {key: getattr(options, key) for key in ("nodes", "compile_loss", "threads")}
+def measure(
+    model: str, system: str, nodes: int, edges: Sequence[int], compile_loss: bool, threads: int, timeout: float,
+    memory_gb: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Peaks by the number of edges, and the line through them."""
+    given = {"nodes": nodes, "compile_loss": compile_loss, "threads": threads, "model": model, "system": system}
+    environment = {"OMP_NUM_THREADS": str(threads), **MALLOC}
+    memory = int(memory_gb * 2**30)
     points = {
-        edges: in_fresh_process(
-            peak, {"OMP_NUM_THREADS": str(options.threads), **MALLOC}, timeout=options.timeout,
-            memory=int(options.memory_gb * 2**30), model=model, system=system, edges=edges, **given,
-        )
-        for edges in (int(count * share) for count in options.edges)
-    }  # fmt: skip
-    line = fit([(edges, one["peak_extra_bytes"]) for edges, one in points.items() if one["status"] == "ok"])
+        count: in_fresh_process(peak, environment, timeout=timeout, memory=memory, edges=count, **given)
+        for count in edges
+    }
+    line = fit([(count, one["peak_extra_bytes"]) for count, one in points.items() if one["status"] == "ok"])
     return {"points": points, "line": line}
 
 
@@ -119,23 +116,30 @@ def table_row(name: str, answer: dict[str, Any]) -> list[str]:
     return [name, peaks, f"{slope:.1f}", *mib, verdict]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, models=Among(GROWING), systems=Among(COMPILERS, ("graphweave", "eager", "inductor")),
-        nodes=20_000, edges=(500_000, 1_000_000, 2_000_000, 4_000_000), peer_share=0.25, compile_loss=True,
-        memory_gb=8.0, timeout=600.0, resume=False,
-    )  # fmt: skip
+def show(results: Mapping[str, Any], options: Namespace) -> None:
     loss = "compiled" if options.compile_loss else "eager"
-    about = {"benchmark": "memory_growth", "nodes": options.nodes, "loss": loss}
-    pairs = [(model, system) for model in options.models for system in options.systems]
-    results = Record(options.out, about, resume=options.resume).fill(
-        {f"{model} {system}": partial(measure, options, model, system) for model, system in pairs}
-    )
     headings = ["model system", "peak MiB", "bytes an edge", "nodes MiB", "residual MiB", f"at most {TARGET:.0f}"]
     rows = [table_row(name, answer) for name, answer in results.items()]
     ratio_table(f"peak memory of training against edges, {options.nodes} nodes, {loss} loss", headings, rows)
-    return 0
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    given = {key: getattr(options, key) for key in ("nodes", "compile_loss", "threads", "timeout", "memory_gb")}
+    for model in options.models:
+        for system in options.systems or ("graphweave", "eager", "inductor"):
+            share = 1.0 if system == "graphweave" else options.peer_share
+            sizes = {"model": model, "system": system, "edges": [int(count * share) for count in options.edges]}
+            small = {"nodes": 100, "edges": [500, 1000, 2000]}
+            yield Numbers(f"{model} {system}", measure, {**sizes, **given}, small, here=True)
+
+
+BENCH = Bench(
+    "bench.memory_growth", __doc__, cases,
+    {"models": Among(GROWING), "nodes": 20_000, "edges": (500_000, 1_000_000, 2_000_000, 4_000_000),
+     "peer_share": 0.25, "compile_loss": True, "memory_gb": 8.0},
+    timeout=600.0, show=show,
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

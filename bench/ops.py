@@ -1,22 +1,26 @@
-"""Operators on edges of `graphweave.ops` against MKL's CSR product, eager PyG and DGL 2.1, in turn.
+"""Operators on edges of `graphweave.ops` against MKL's CSR product, code by hand, eager PyG and DGL 2.1, in turn.
 
-    python -m bench.ops [--graphs rand-10k uniform-99.95 ... rmat] [--cases gcn weighted weighted-own mlp dot attend]
-                        [--lengths 32 64 128 256 512] [--systems mkl pyg dgl] [--threads 2] [--repeats 10]
-                        [--dgl-python PYTHON] [--out FOLDER]
+    python -m bench.ops [--graphs rand-10k uniform-99.95 ... rmat] [--operators gcn weighted weighted-own mlp dot ...]
+                        [--lengths 32 64 128 256 512] [--systems graphweave mkl handwritten pyg dgl] [--threads 2]
+                        [--repeats 10] [--dgl-python PYTHON] [--cases NAME ...] [--out FILE] [--resume]
 
-bench/ops_cases.py defines the cases, bench/ops_graphs.py the graphs. Every system is compared with the definition in
-float64 first: a wrong one is not timed. Forward passes without gradients are measured, in float32. `first` is the first
-call, with compilation; `formats` is a call on a graph that has not been seen, when all is compiled. Both are in the
-JSON only. MKL is `torch.sparse`'s product with a CSR matrix made before. PyG is left out if its messages would not fit
-into memory, DGL if no --dgl-python is given (an interpreter that has DGL; `make bench-peers` makes one). Ratios are the
-system's time over graphweave's.
+bench/ops_cases.py defines the operators, bench/named_graphs.py has the graphs. Every system is compared with the
+definition in float64 first, on a sample of rows where there are many. Forward passes without gradients are measured, in
+float32. `first` is the first call, with compilation; `formats` is a call on a graph that has not been seen, when all is
+compiled. MKL is `torch.sparse`'s product with a CSR matrix made before. `handwritten` is a page of C++ for just this
+work on the same formats (bench/handwritten.cpp), a bound for generated code at 64 features. PyG is left out if its
+messages would not fit into memory, DGL if it is not there (`make bench-ops` makes its environment).
+
+GB/s counts the bytes that a kernel without caches moves: a row of features for every end of an edge that it gathers,
+the index, and the result. `of triad` compares this with the measured bandwidth of a = b + 3 c; a gather whose rows stay
+in cache exceeds it.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -24,172 +28,157 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench.case import Bench, Case, Check, Peers
 from bench.check import relative_error
-from bench.common import available_memory, ratio_table, save, seconds_of
+from bench.common import available_memory, seconds_of
 from bench.graphs import data_dir
-from bench.ops_cases import CASES, Data, data_of, definition, graphweave_call, mkl_call, pyg_bytes, pyg_call
-from bench.ops_graphs import GRAPHS, absent, edges_of
-from bench.options import Among, options_from
-from bench.runner import Here
-from bench.turns import Player, PlayerLost, steps_timer, take_turns
-from bench.worker import read_result, write_arrays
-from graphweave.runtime import formats
+from bench.named_graphs import UNIFORM, absent, edges_of
+from bench.ops_cases import CASES, Data, data_of, expected, graphweave_call, mkl_call, pyg_bytes, pyg_call, sample_of
+from bench.options import Among
+from bench.runner import run
+from bench.steps import Result, Step
+from graphweave.runtime import arena, formats, kernel_cache
+from graphweave.runtime.index import Index
+from graphweave.tuning.rates import triad_bandwidth
 
 TOLERANCE = 1e-4
 """Error relative to the largest result: thousands of float32 terms are added in another order, then exponentiated."""
 
+GRAPHS = ("rand-10k", *UNIFORM, "coauthor_physics", "flickr_small", "rmat")
 LENGTHS = (32, 64, 128, 256, 512)
-SYSTEMS = ("graphweave", "mkl", "pyg", "dgl")
+DEFINITION = "definition"
+"""Peer that computes a sample of the result in float64."""
+
+HANDWRITTEN = {"gcn": "spmm", "dot": "sddmm"}
+"""Operator -> the kernel of bench/handwritten.cpp, whose rows have 64 features."""
 
 
-def here(call: Callable[[], Tensor]) -> Here:
-    """A system in this process, without gradients."""
-
-    def step() -> Tensor:
-        with torch.no_grad():
-            return call()
-
-    return Here(
-        {
-            "first": lambda: seconds_of(step),
-            "result": lambda path: write_arrays(path, {"out": step()}),
-            "turn": steps_timer(step),
-        }
-    )
+def moved(operator: str, nodes: int, edges: int, length: int) -> int | None:
+    """Bytes without caches. Each edge gathers a row and reads a 4-byte index; each node reads an 8-byte pointer and
+    writes a row; of a dot product, each edge writes a 4-byte result and each node reads its row."""
+    if operator not in ("gcn", "weighted", "dot"):
+        return None
+    return edges * (4 * length + (4 if operator == "gcn" else 8)) + nodes * (4 * length + 8)
 
 
-def systems_of(
-    case: str, data: Data, operands: Path, threads: int, dgl: Path | None, wanted: Sequence[str]
-) -> dict[str, Any]:
-    """Name -> the player that is asked for turns, or why the system is left out."""
-    found: dict[str, Any] = {"graphweave": here(graphweave_call(case, data))}
-    mkl = mkl_call(case, data)
-    if mkl is not None and "mkl" in wanted:
-        found["mkl"] = here(mkl)
-    if "pyg" in wanted:
-        fits = pyg_bytes(case, data) < available_memory()
-        found["pyg"] = here(pyg_call(case, data)) if fits else "its messages exceed the memory"
-    if dgl is not None and "dgl" in wanted:
-        command = [str(dgl), "-m", "bench.ops_dgl", case, str(operands), "--threads", str(threads)]
-        found["dgl"] = Player(command, {"OMP_NUM_THREADS": str(threads)}, timeout=600, memory=available_memory())
+def handwritten(operator: str, data: Data) -> Callable[[], Tensor]:
+    """The handwritten kernel, on formats built before. Its result lies in the arena, as graphweave's does."""
+    dst, src = data.index[1].contiguous(), data.index[0].contiguous()
+    edges = src.numel()
+    to, of = Index(dst, data.nodes), Index(src, data.nodes)
+    csr, perm, column = formats.csr(to), formats.perm(to), formats.column(to, of)
+    perm = perm if perm is not None else torch.arange(edges, dtype=torch.int32)
+    name = HANDWRITTEN[operator]
+    kernel = kernel_cache.load(Path(__file__).with_name("handwritten.cpp").read_text(), name)
+
+    def call() -> Tensor:
+        out = arena.empty((data.nodes, 64) if name == "spmm" else (edges,), torch.float32)
+        tensors = (csr.indptr, column, data.x, out, perm)
+        kernel([t.data_ptr() for t in tensors], (data.nodes,), csr.chunks, torch.get_num_threads())
+        return out
+
+    return call
+
+
+def build(operator: str, graph: str, length: int, folder: Path) -> Peers:
+    data = data_of(*edges_of(graph, folder), length)
+    sample = sample_of(data.index.shape[1], length)
+    made: dict[str, Callable[[], Callable[[], Tensor] | None]] = {
+        "graphweave": lambda: graphweave_call(operator, data),
+        "mkl": lambda: mkl_call(operator, data),
+        "handwritten": lambda: handwritten(operator, data),
+        "pyg": lambda: pyg_call(operator, data),
+    }
+
+    def prepared(make: Callable[[], Callable[[], Tensor] | None]) -> Step:
+        call = make()
+        assert call is not None
+        return torch.no_grad()(call)
+
+    return {**{name: partial(prepared, make) for name, make in made.items()},
+            DEFINITION: lambda: lambda: expected(operator, data, sample)}  # fmt: skip
+
+
+def inputs(operator: str, graph: str, length: int, folder: Path) -> Mapping[str, Tensor]:
+    return data_of(*edges_of(graph, folder), length).as_tensors()
+
+
+def error(got: Result, want: Result) -> tuple[float, str]:
+    """Of the rows of a result, those are compared that the definition has."""
+    (one,), (other,) = got.outputs, want.outputs
+    every = -(-len(one) // max(len(other), 1)) if len(other) else 1
+    return relative_error(one[::every].double(), other), "result"
+
+
+def refusal(peer: str, operator: str, graph: str, length: int, folder: Path) -> str | None:
+    if peer != "pyg" or pyg_bytes(operator, edges_of(graph, folder)[0].shape[1], length) < available_memory():
+        return None
+    return "its messages exceed the memory"
+
+
+@cache
+def _triad() -> float:
+    return triad_bandwidth()
+
+
+def noted(sizes: Mapping[str, Any], peer: str, step: Step) -> dict[str, Any]:
+    """The bytes that are moved, and the seconds on a graph that has not been seen."""
+    index, nodes = edges_of(sizes["graph"], sizes["folder"])
+    found: dict[str, Any] = {"triad_bytes_per_second": _triad()}
+    found["bytes"] = moved(sizes["operator"], nodes, index.shape[1], sizes["length"])
+    if peer == "graphweave":
+        formats.clear()
+        found["formats"] = seconds_of(step)
     return found
 
 
-def measure(
-    case: str,
-    data: Data,
-    *,
-    threads: int,
-    repeats: int,
-    dgl: Path | None,
-    folder: Path,
-    wanted: Sequence[str] = SYSTEMS,
-    sample: int = 1,
-) -> dict[str, dict[str, Any]]:
-    """System -> its times, or why it has none. Of the results, one row in `sample` is checked."""
-    operands = folder / "operands.npz"
-    if dgl is not None:
-        write_arrays(operands, data.as_tensors())
-    want, out = expected(case, data, sample), folder / "out.npz"
-    answer: dict[str, dict[str, Any]] = {}
-    playing: dict[str, Any] = {}
-    systems = systems_of(case, data, operands, threads, dgl, wanted)
-    try:
-        for name, system in systems.items():
-            answer[name] = {"status": system} if isinstance(system, str) else checked(system, want, out, sample)
-            if answer[name]["status"] == "ok":
-                playing[name] = system
-        if "graphweave" in playing:
-            formats.clear()
-            answer["graphweave"]["formats"] = playing["graphweave"].ask("first")
-        for name, taken in take_turns(playing, repeats=repeats).items():
-            answer[name] |= taken
-    finally:
-        for system in systems.values():
-            if not isinstance(system, str):
-                system.close()
-    return answer
+def case_of(operator: str, graph: str, length: int, folder: Path) -> Case:
+    by_hand = ("handwritten",) if operator in HANDWRITTEN and length == 64 else ()
+    mkl = ("mkl",) if operator in ("gcn", "weighted", "weighted-own") else ()
+    sizes = {"operator": operator, "graph": graph, "length": length, "folder": folder}
+    return Case(
+        f"{graph} {operator} {length}", build, ("graphweave", *mkl, *by_hand, "pyg", "dgl"),
+        Check(TOLERANCE, DEFINITION, error=error), sizes, {"graph": "rmat:300:2000"}, inputs, partial(noted, sizes),
+        absent(graph, folder), refusal,
+    )  # fmt: skip
 
 
-def expected(case: str, data: Data, sample: int) -> Tensor:
-    """In float64, every row of the result whose number is a multiple of `sample`.
-
-    If the result has a row for each edge, only these edges are computed; otherwise only edges into these nodes.
-    """
-    if sample == 1:
-        return definition(case, data)
-    edges = torch.arange(data.index.shape[1]) if case == "dot" else data.index[1]
-    chosen = edges % sample == 0
-    want = definition(case, replace(data, index=data.index[:, chosen], weight=data.weight[chosen]))
-    return want if case == "dot" else want[::sample]
-
-
-def checked(system: Any, want: Tensor, path: Path, sample: int = 1) -> dict[str, Any]:
-    """The first call, and whether the result is right, of which `want` has one row in `sample`."""
-    try:
-        first = system.ask("first")
-        system.ask("result", path=str(path))
-    except PlayerLost as problem:
-        return {"status": str(problem)[:300]}
-    error = relative_error(read_result(path).outputs[0][::sample].double(), want)
-    return {"status": "ok" if error < TOLERANCE else f"wrong by {error:.1e}", "first": first, "error": error}
-
-
-def ratios(answer: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """System -> its time over graphweave's."""
-    ours = answer["graphweave"].get("median")
-    return {} if ours is None else {s: one["median"] / ours for s, one in answer.items() if "median" in one}
-
-
-def print_table(graph: str, threads: int, results: Mapping[str, Mapping[str, Any]]) -> None:
-    rows = []
-    for what, answer in results.items():
-        found = ratios(answer)
-        cells = [f"{found[s]:.2f}" if s in found else answer.get(s, {}).get("status", "") for s in SYSTEMS[1:]]
-        ours = answer["graphweave"]
-        rows.append([what, f"{1e3 * ours['median']:.2f}" if "median" in ours else ours["status"], *cells])
-    ratio_table(f"{graph}, {threads} threads", ["case, length", "graphweave ms", *SYSTEMS[1:]], rows)
+def cases(options: Namespace) -> Iterator[Case]:
+    for graph in options.graphs:
+        for operator in options.operators:
+            for length in options.lengths:
+                yield case_of(operator, graph, length, options.data_dir)
 
 
 def own_over_built_in(results: Mapping[str, Mapping[str, Any]]) -> float | None:
     """The time of a function of one's own over that of the equal built-in, in the geometric mean."""
     found = []
     for what, answer in results.items():
-        case, length = what.split()
-        other = results.get(f"weighted {length}", {}).get("graphweave", {})
-        if case == "weighted-own" and "median" in answer["graphweave"] and "median" in other:
+        other = results.get(what.replace(" weighted-own ", " weighted "), {}).get("graphweave", {})
+        if " weighted-own " in what and "median" in answer["graphweave"] and "median" in other:
             found.append(answer["graphweave"]["median"] / other["median"])
     return geometric_mean(found) if found else None
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, graphs=Among(GRAPHS, tuple(g for g in GRAPHS if g != "tiny")), cases=Among(CASES),
-        lengths=LENGTHS, systems=Among(SYSTEMS[1:]), repeats=10, dgl_python=Path, data_dir=data_dir(),
-    )  # fmt: skip
-    torch.set_num_threads(options.threads)
-    record: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for graph in options.graphs:
-            if (why := absent(graph, options.data_dir)) is not None:
-                record[graph] = {"status": why}
-                print(f"{graph}: {why}")
-                continue
-            index, nodes = edges_of(graph, options.data_dir)
-            results = record[graph] = {}
-            for case in options.cases:
-                for length in options.lengths:
-                    results[f"{case} {length}"] = measure(
-                        case, data_of(index, nodes, length), threads=options.threads, repeats=options.repeats,
-                        dgl=options.dgl_python, folder=Path(folder), wanted=options.systems,
-                    )  # fmt: skip
-            print_table(graph, options.threads, results)
-            own = own_over_built_in(results)
-            if own is not None:
-                print(f"a function of one's own takes {own:.2f} of the time of the built-in")
-            save(options.out, {"benchmark": "ops", "threads": options.threads, "results": record})
-    return 0
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    if (own := own_over_built_in(results)) is not None:
+        print(f"a function of one's own takes {own:.2f} of the time of the built-in")
+
+
+def _rate(one: Mapping[str, Any], over: float, digits: int) -> str:
+    return f"{one['bytes'] / one['median'] / over:.{digits}f}" if one.get("bytes") else ""
+
+
+BENCH = Bench(
+    "bench.ops", __doc__, cases,
+    {"graphs": GRAPHS, "operators": Among(CASES), "lengths": LENGTHS, "data_dir": data_dir()}, dgl="bench.ops_dgl",
+    timeout=600.0, show=show,
+    columns={
+        "GB/s": lambda found, one: _rate(one, 1e9, 1),
+        "of triad": lambda found, one: _rate(one, one.get("triad_bytes_per_second", 1.0), 2),
+    },
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -1,18 +1,15 @@
-"""DGL's process of `bench.ops`, run by the Python of DGL's own environment. It serves one case from a file."""
+"""The operators of `bench.ops` in DGL, by the Python of DGL's own environment."""
 
 from __future__ import annotations
 
-import argparse
-import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import dgl
-import numpy as np
 import torch
 from torch import Tensor
 
-from bench.turns import serve, steps_timer
+from bench.steps import Step
 
 HEADS = 4
 
@@ -44,29 +41,5 @@ def call_of(case: str, given: dict[str, Tensor]) -> Callable[[], Tensor]:
     return calls[case.removesuffix("-own")]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case")
-    parser.add_argument("operands", help=".npz of edge_index, x, narrow, weight, matrix")
-    parser.add_argument("--threads", type=int, required=True)
-    options = parser.parse_args(argv)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(options.threads)
-    with np.load(options.operands) as arrays:
-        call = call_of(options.case, {name: torch.from_numpy(arrays[name]) for name in arrays.files})
-
-    def step() -> Tensor:
-        with torch.no_grad():
-            return call()
-
-    def first() -> float:
-        start = time.perf_counter()
-        step()
-        return time.perf_counter() - start
-
-    serve({"first": first, "result": lambda path: np.savez(path, out=step().numpy()), "turn": steps_timer(step)})
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def step_of(peer: str, arrays: dict[str, Tensor], operator: str, **_: Any) -> Step:
+    return torch.no_grad()(call_of(operator, arrays))

@@ -24,9 +24,9 @@ from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from bench.case import Bench, Case, Check, Peers, Step
-from bench.check import Result
+from bench.case import Bench, Case, Check, Peers
 from bench.runner import run
+from bench.steps import Result, Step
 from graphweave.points import fps, knn_graph, neighbours, radius_graph
 
 Systems: TypeAlias = "dict[str, Callable[[], Any]]"

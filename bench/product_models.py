@@ -21,9 +21,9 @@ from torch_geometric.utils import to_torch_csr_tensor
 import graphweave
 from bench import graph_transformers as attention
 from bench import product_layers as layers
-from bench.case import EXACT, Bench, Case, Check, Peers, Step, training_result
-from bench.check import Result
+from bench.case import EXACT, Bench, Case, Check, Peers, training_result
 from bench.runner import run
+from bench.steps import Result, Step
 
 SYSTEMS: dict[str, Callable[[Any], Any]] = {
     "eager": lambda f: f,

@@ -1,18 +1,17 @@
 """The programs of PyG's public `examples/` with one changed line: right or wrong, how fast, what is left to PyTorch.
 
-    python -m bench.pyg_examples /path/to/pytorch_geometric [--only NAME ...] [--out FILE] [--markdown FILE] [--fresh]
+    python -m bench.pyg_examples --pyg /path/to/pytorch_geometric [--cases NAME ...] [--step-seconds 2] [--threads 2]
+                                 [--out FILE] [--resume] [--markdown FILE]
 
-`/path/to/pytorch_geometric` is a checkout of PyG's public repository; nothing of it is kept. Data sets are generated in
-the form of the real ones (bench/pyg_examples_data.py), so nothing is downloaded. The line compiles the model, and
-follows the statement that makes it (bench/pyg_examples_text.py). Each run has a process of its own and is stopped after
-some training steps (bench/pyg_examples_worker.py). Losses of the first steps and gradients of the first are compared
-before anything is timed. Results are written to --out program by program; a later run measures those that are missing
-there, or with --fresh all; --only chooses among the programs. The exit code is 1 if a number is wrong.
+`--pyg` is a checkout of PyG's public repository; nothing of it is kept. Data sets are generated in the form of the real
+ones (bench/pyg_examples_data.py), so nothing is downloaded. The line compiles the model, and follows the statement that
+makes it (bench/pyg_examples_text.py). Each run has a process of its own and is stopped after some training steps
+(bench/pyg_examples_worker.py). Losses of the first steps and gradients of the first are compared before anything is
+timed. `--cases` are names of programs, as `gcn.py`, or their beginnings, as `hetero/`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import multiprocessing
@@ -21,23 +20,24 @@ import re
 import resource
 import tempfile
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import torch
-from rich.progress import track
 
 from bench import pyg_examples_worker
+from bench.case import Bench, Numbers
 from bench.check import NOISE_FLOOR, relative_error
-from bench.common import available_memory, machine, ratio_table
-from bench.options import COMMON, parser_of
+from bench.common import available_memory, ratio_table
 from bench.pyg_examples_cases import programs, reason
 from bench.pyg_examples_data import SMALLER
-from bench.zoo import in_a_cell
+from bench.runner import run
+from tests.pyg.zoo import in_a_cell
 
 Answer = dict[str, Any]
 
@@ -58,50 +58,67 @@ SHOWN_CALLS, SHOWN_LETTERS = 6, 160
 """The page names this many operators for each reason, and this much of a reason."""
 
 
-def measure(options: argparse.Namespace, program: str) -> Answer:
-    """Everything about one program: why it is not run, or what its runs gave."""
-    why = reason(options.examples, program)
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of one program, each in a process of its own: a fork of a server that has the libraries loaded."""
+
+    examples: Path
+    program: str
+    folder: Path
+    seconds: float
+    threads: int
+    timeout: float
+
+    def run(self, system: str, *more: str) -> Answer:
+        answer = self.folder / f"{system}.json"
+        given = [str(self.examples), self.program, system, "--arrays", str(self.folder / f"{system}.pt")]
+        given += ["--seconds", str(self.seconds), "--threads", str(self.threads), "--worker", str(answer), *more]
+        answer.unlink(missing_ok=True)
+        child = SERVER.Process(target=pyg_examples_worker.main, args=(given,))
+        child.start()
+        assert child.pid is not None
+        resource.prlimit(child.pid, resource.RLIMIT_DATA, (available_memory(),) * 2)
+        child.join(self.timeout)
+        if child.is_alive():
+            child.kill()
+            child.join()
+            return {"status": f"no answer within {self.timeout:.0f} s"}
+        if answer.exists():
+            found: Answer = json.loads(answer.read_text())
+            return found
+        code = child.exitcode or 0
+        return {"status": f"killed by signal {-code}" if code < 0 else f"exit {code}"}
+
+
+def measure(examples: str, program: str, seconds: float, threads: int, timeout: float) -> Answer:
+    """Everything about one program: why it is not run, or what its runs gave; and the date."""
+    os.environ.update(OMP_NUM_THREADS=str(threads), MPLBACKEND="Agg")
+    SERVER.set_forkserver_preload(list(pyg_examples_worker.LIBRARIES))
+    with tempfile.TemporaryDirectory() as folder:
+        found = _measured(Runs(Path(examples), program, Path(folder), seconds, threads, timeout))
+    return {**found, "date": time.strftime("%Y-%m-%d", time.gmtime())}
+
+
+def _measured(of: Runs) -> Answer:
+    why = reason(of.examples, of.program)
     if why is not None:
         return {"status": "not run", "why": why}
-    with tempfile.TemporaryDirectory() as folder:
-        runs = {"eager": _run(options, program, "eager", Path(folder))}
-        if runs["eager"]["status"] != "ok":
-            why = re.sub(r" \(/[^)]*\)", "", runs["eager"]["status"])  # without the place where a package lies
-            return {"status": "not run", "why": f"eager mode: {why}", "runs": runs}
-        runs["graphweave"] = _run(options, program, "graphweave", Path(folder))
-        answer: Answer = {
-            "status": "ok", "line": runs["eager"]["line"], "second": runs["eager"]["second"], "runs": runs,
-        }  # fmt: skip
-        if runs["graphweave"]["status"] != "ok":
-            return {**answer, "status": "crash", "why": runs["graphweave"]["status"]}
-        answer["error"], answer["where"] = difference(Path(folder), runs)
-        if answer["error"] > TOLERANCE:
-            answer["status"], answer["note"], answer["checks"] = _judged(options, program, Path(folder))
+    runs = {"eager": of.run("eager")}
+    if runs["eager"]["status"] != "ok":
+        why = re.sub(r" \(/[^)]*\)", "", runs["eager"]["status"])  # without the place where a package lies
+        return {"status": "not run", "why": f"eager mode: {why}", "runs": runs}
+    runs["graphweave"] = of.run("graphweave")
+    answer: Answer = {
+        "status": "ok", "line": runs["eager"]["line"], "second": runs["eager"]["second"], "runs": runs,
+    }  # fmt: skip
+    if runs["graphweave"]["status"] != "ok":
+        return {**answer, "status": "crash", "why": runs["graphweave"]["status"]}
+    answer["error"], answer["where"] = difference(of.folder, runs)
+    if answer["error"] > TOLERANCE:
+        answer["status"], answer["note"], answer["checks"] = _judged(of)
     if "median" in runs["eager"] and "median" in runs["graphweave"]:
         answer["ratio"] = runs["eager"]["median"] / runs["graphweave"]["median"]
     return answer
-
-
-def _run(options: argparse.Namespace, program: str, system: str, folder: Path, *more: str) -> Answer:
-    """Runs one system in a process of its own: a fork of a server that has the libraries loaded and nothing else."""
-    answer = folder / f"{system}.json"
-    given = [str(options.examples), program, system, "--arrays", str(folder / f"{system}.pt")]
-    given += ["--seconds", str(options.seconds), "--threads", str(options.threads), "--worker", str(answer), *more]
-    answer.unlink(missing_ok=True)
-    child = SERVER.Process(target=pyg_examples_worker.main, args=(given,))
-    child.start()
-    assert child.pid is not None
-    resource.prlimit(child.pid, resource.RLIMIT_DATA, (available_memory(),) * 2)
-    child.join(options.timeout)
-    if child.is_alive():
-        child.kill()
-        child.join()
-        return {"status": f"no answer within {options.timeout:.0f} s"}
-    if answer.exists():
-        found: Answer = json.loads(answer.read_text())
-        return found
-    code = child.exitcode or 0
-    return {"status": f"killed by signal {-code}" if code < 0 else f"exit {code}"}
 
 
 def difference(
@@ -129,25 +146,25 @@ def difference(
     return worst, where
 
 
-def _judged(options: argparse.Namespace, program: str, folder: Path) -> tuple[str, str, dict[str, Any]]:
+def _judged(of: Runs) -> tuple[str, str, dict[str, Any]]:
     """The status of a program whose numbers differ, a note, and the errors.
 
     What is left to PyTorch draws other dropout masks than the reference, and its sorts take equal numbers in any order.
     So both systems first run without dropout and with stable sorts. Then float64 judges, where float32 loses digits: in
     eager mode too, or, if both systems agree in float64, only by the order of the compiled sums.
     """
-    runs = {name: _run(options, program, name, folder, "--still", "--check") for name in ("eager", "graphweave")}
+    runs = {name: of.run(name, "--still", "--check") for name in ("eager", "graphweave")}
     if any(one["status"] != "ok" for one in runs.values()):
         return "wrong", "does not run without dropout", {}
-    checks: dict[str, Any] = {"without dropout": difference(folder, runs)}
+    checks: dict[str, Any] = {"without dropout": difference(of.folder, runs)}
     if checks["without dropout"][0] <= TOLERANCE:
         return "ok", "compared without dropout", checks
     for name in ("exact", "wide"):
-        runs[name] = _run(options, program, name, folder, "--still", "--check")
+        runs[name] = of.run(name, "--still", "--check")
         if runs[name]["status"] != "ok":
             return "wrong", f"float64: {runs[name]['status']}", checks
-    checks["float64"] = difference(folder, runs, "wide", "exact")
-    checks["ours"], checks["eager"] = (difference(folder, runs, name, "exact") for name in ("graphweave", "eager"))
+    checks["float64"] = difference(of.folder, runs, "wide", "exact")
+    checks["ours"], checks["eager"] = (difference(of.folder, runs, name, "exact") for name in ("graphweave", "eager"))
     wide, ours, eagers = (checks[name][0] for name in ("float64", "ours", "eager"))
     if ours <= TOLERANCE:
         return "ok", "compared in float64", checks
@@ -230,7 +247,7 @@ def markdown(results: Mapping[str, Answer], threads: int) -> str:
     lines = [
         "# PyTorch Geometric's examples through graphweave", "",
         "This page lists how the programs of PyG's public `examples/` run, unchanged but for one line.",
-        "`python -m bench.pyg_examples /path/to/pytorch_geometric --markdown docs/pyg_examples.md` wrote it.", "",
+        "`python -m bench.pyg_examples --pyg /path/to/pytorch_geometric --markdown docs/pyg_examples.md` wrote it.", "",
         "- **The line** is `model = graphweave.compile(model)` after the statement that makes the model, by the",
         "  program's name for it (in brackets where it is another). Where the program trains by a method of the model,",
         "  the line compiles that method:",
@@ -271,46 +288,27 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}", *body]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = parser_of(__doc__, COMMON)
-    parser.add_argument("pyg", type=Path, help="a checkout of PyTorch Geometric")
-    parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="programs to run, as `gcn` or `hetero/*`, in this order"
-    )
-    parser.add_argument("--fresh", action="store_true", help="measure again what --out has")
-    parser.add_argument("--markdown", type=Path, help="write the table to this page")
-    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of timed steps of each run")
-    parser.add_argument("--timeout", type=float, default=900, help="seconds that one run may take")
-    options = parser.parse_args(argv)
-    os.environ.update(OMP_NUM_THREADS=str(options.threads), MPLBACKEND="Agg")
-    SERVER.set_forkserver_preload(list(pyg_examples_worker.LIBRARIES))
-    options.examples = (options.pyg / "examples").resolve()
-    known = programs(options.examples)
-    chosen = [
-        name for pattern in options.only or ["*"] for name in known if fnmatch(name, pattern) or name == f"{pattern}.py"
-    ]
-    if not chosen:
-        parser.error(f"no program of {options.examples} is named {options.only or 'anything'}")
-    results: dict[str, Answer] = {}
-    if options.out and options.out.is_dir():
-        options.out /= "pyg_examples.json"
-    if options.out and options.out.exists():
-        results = json.loads(options.out.read_text())["results"]
-    for program in track([name for name in chosen if options.fresh or name not in results], "programs"):
-        results[program] = {**measure(options, program), "date": time.strftime("%Y-%m-%d", time.gmtime())}
-        results = {name: results[name] for name in known if name in results}
-        if options.out:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            record = {"benchmark": "pyg_examples", "threads": options.threads, "results": results}
-            options.out.write_text(json.dumps({"machine": machine(), **record}, indent=1) + "\n")
-    shown = {name: results[name] for name in chosen if name in results}
-    ran = [row(name, one) for name, one in shown.items() if one["status"] != "not run"]
+def show(results: Mapping[str, Answer], options: Namespace) -> None:
+    ran = [row(name, one) for name, one in results.items() if one["status"] != "not run"]
     ratio_table("PyG's examples, one training step", HEADINGS[:-1], [cells[:-1] for cells in ran])
-    print(summary(shown))
+    print(summary(results))
     if options.markdown:
-        options.markdown.write_text(markdown(results, options.threads))
-    return 0 if all(one["status"] != "wrong" for one in shown.values()) else 1
+        options.markdown.write_text(markdown(dict(sorted(results.items())), options.threads))
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    if options.pyg is None:
+        raise SystemExit("--pyg names the folder of a checkout of PyTorch Geometric")
+    examples = (options.pyg / "examples").resolve()
+    for name in programs(examples):
+        sizes = {"examples": str(examples), "program": name, "seconds": options.step_seconds}
+        yield Numbers(name, measure, {**sizes, "threads": options.threads, "timeout": options.timeout}, here=True)
+
+
+BENCH = Bench(
+    "bench.pyg_examples", __doc__, cases, {"pyg": Path, "step_seconds": 2.0, "markdown": Path}, show=show
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

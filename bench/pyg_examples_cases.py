@@ -7,8 +7,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench.dgl_examples import uses
 from bench.pyg_examples_data import STAND_INS
+from docs.dgl_examples import uses
 
 FOLDERS = {
     "multi_gpu": "several GPUs or machines",

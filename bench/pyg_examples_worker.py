@@ -41,7 +41,8 @@ SYSTEMS = ("eager", "graphweave", "exact", "wide")
 
 LIBRARIES = (
     "torch", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "torch_geometric.datasets",
-    "torch._dynamo", "sklearn.metrics", "sklearn.linear_model", "graphweave", "bench.zoo", "bench.pyg_examples_data",
+    "torch._dynamo", "sklearn.metrics", "sklearn.linear_model", "graphweave", "tests.pyg.zoo",
+    "bench.pyg_examples_data",
 )  # fmt: skip
 """What a server loads once for all processes. None of it starts threads."""
 
@@ -158,7 +159,7 @@ def seed(number: int) -> None:
 
 def counts() -> dict[str, int]:
     import graphweave
-    from bench.zoo import graph_breaks
+    from tests.pyg.zoo import graph_breaks
 
     known = graphweave.counters()
     names = ("compilations", "kernel_launches", "fallback_calls", "eager_fallbacks")
@@ -263,8 +264,8 @@ def last_frames(problem: BaseException) -> list[str]:
 
 def compiled_work(steps: Steps) -> dict[str, Any]:
     """What the compiler made of the training steps, and of the last of them."""
-    from bench.zoo import left_to_pytorch
     from graphweave.compiler.report import Report
+    from tests.pyg.zoo import left_to_pytorch
 
     trained = Report(graphs=steps.graphs)
     last = steps.work[-1] if steps.work else {}

@@ -1,24 +1,19 @@
 """PyG's own relational classes, unchanged: eager, and with the training step compiled by graphweave.
 
     python -m bench.pyg_modules [--graphs aifb mutag bgs het_acm ...] [--models hgt han rgcn ...] [--modes infer train]
-                                [--repeats 7] [--threads 2] [--seconds 60] [--out FILE]
+                                [--cases NAME ...] [--repeats 7] [--threads 2] [--out FILE] [--resume]
 
 Graphs are those of `bench.relational`, and the typed graphs `het_*.npz`, each with the reverse of every relation. All
 nodes have 64 random features and labels of 64 classes. Models have 64 channels; attention has 4 heads; `to_hetero`
 turns two layers for graphs without types into one for each relation. `infer` is a forward pass without gradients,
-`train` the forward, the cross entropy over all nodes and the backward for all weights.
-
-Each case runs in a process of its own. There, loss and gradients are compared with eager mode in float64 before both
-systems take turns; a case that is wrong is not timed. A case is left out if its eager step takes more than `--seconds`.
+`train` the forward, the cross entropy over all nodes and the backward for all weights. Both return the loss.
 """
 
 from __future__ import annotations
 
 import copy
-import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -27,16 +22,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 import graphweave
 from bench import relational_graphs
-from bench.common import in_fresh_process, interleaved, seconds_of
+from bench.case import EXACT, Bench, Case, Check, Peers
 from bench.graphs import data_dir
-from bench.options import Among, options_from
-from bench.record import Record
+from bench.options import Among
+from bench.runner import run
+from bench.steps import MODES, ModelStep, Step
 
 WIDTH, HEADS, BLOCKS = 64, 4, 4
 TOLERANCE = 2e-4
@@ -65,7 +60,7 @@ class Typed:
         return list(self.counts), list(self.edges)
 
 
-def graph(name: str) -> Typed:
+def graph_of(name: str) -> Typed:
     if not name.startswith("het_"):
         case = relational_graphs.make(name, data_dir())
         counts = {f"n{t}": count for t, count in enumerate(case.counts.tolist())}
@@ -157,113 +152,67 @@ JOINED: dict[str, Make] = {
 MODELS = (*BY_TYPE, *JOINED)
 
 
-def error(found: Sequence[Tensor | None], want: Sequence[Tensor | None]) -> float:
-    """The largest error of several tensors, each relative to the largest number of the wanted one."""
-    worst = 0.0
-    for a, b in zip(found, want, strict=True):
-        if b is not None and b.numel():
-            got = torch.zeros_like(b) if a is None else a.double()
-            worst = max(worst, float((got - b).abs().max() / b.abs().max().clamp(min=1e-3)))
-    return worst
-
-
-def gradients(module: nn.Module, loss: Tensor) -> list[Tensor | None]:
-    """The loss and the gradients of all parameters."""
-    module.zero_grad()
-    loss.backward()
-    return [loss.detach(), *(None if p.grad is None else p.grad.clone() for p in module.parameters())]
-
-
-def measure(name: str, model: str, modes: Sequence[str], repeats: int, threads: int, seconds: float) -> dict[str, Any]:
-    """Errors, times and counters of one model on one graph."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(threads)
+def build(model: str, graph: str, mode: str) -> Peers:
     torch.manual_seed(0)
-    typed = graph(name)
+    typed = graph_of(graph)
     by_type = model in BY_TYPE
     module: nn.Module = ByType(BY_TYPE[model](typed)) if by_type else Joined(JOINED[model](typed))
-    parts = [torch.cat(list(rows.values())) for rows in (typed.x, typed.y)]
-    given: Any = (typed.x, typed.edges, typed.y) if by_type else (parts[0], typed.edge_index, typed.etype, parts[1])
-    first = seconds_of(lambda: gradients(module, module(*given)))
-    if first > seconds:
-        return {"status": f"an eager step takes {first:.0f} s"}
-    double = copy.deepcopy(module).double()
-    wide = torch.utils._pytree.tree_map(lambda t: t.double() if t.is_floating_point() else t, given)
-    want = gradients(double, double(*wide))
-    compiled = graphweave.compile(module)
-    graphweave.reset_counters()
-    out: dict[str, Any] = {"status": "ok", "modes": {}}
-    out["first"] = seconds_of(lambda: gradients(module, compiled(*given)))
-    out["counters"] = {name: n for name, n in graphweave.counters().items() if n}
-    out["error"], out["eager_error"] = (error(gradients(module, f(*given)), want) for f in (compiled, module))
-    if not out["error"] < max(TOLERANCE, 4 * out["eager_error"]):
-        return {**out, "status": "wrong"}
+    x, y = (torch.cat(list(rows.values())) for rows in (typed.x, typed.y))
+    given: Any = (typed.x, typed.edges, typed.y) if by_type else (x, typed.edge_index, typed.etype, y)
 
-    def step(run: nn.Module, mode: str) -> None:
-        if mode == "infer":
-            with torch.no_grad():
-                run(*given)
-        else:
-            module.zero_grad()
-            run(*given).backward()
+    def exact() -> Step:
+        wide = tree_map(lambda t: t.double() if t.is_floating_point() else t, given)
+        double = copy.deepcopy(module).double()
+        return ModelStep(double, mode, partial(double, *wide), partial(double, *wide))
 
-    for mode in modes:
-        calls = {s: lambda run=run: step(run, mode) for s, run in (("eager", module), ("graphweave", compiled))}  # noqa: B023
-        slow = min(repeats, max(1, math.ceil(seconds / max(first, 1e-3) / 2)))
-        times = interleaved(calls, repeats=slow, warmup=2 if first < 1 else 1)
-        out["modes"][mode] = {system: asdict(timing) for system, timing in times.items()}
-    return out
+    def prepared(make: Callable[[nn.Module], Callable[..., Any]]) -> Step:
+        made = make(module)
+        return ModelStep(module, mode, partial(made, *given), partial(made, *given))
+
+    makers: Peers = {"eager": partial(prepared, lambda m: m), "graphweave": partial(prepared, graphweave.compile)}
+    return {**makers, EXACT: exact}
 
 
-def show(cases: Mapping[str, Any]) -> None:
-    table = Table("case", "mode", "eager ms", "graphweave ms", "ratio", "first s", "kernels", "calls left", "error")
-    ratios: dict[str, list[float]] = {}
-    for case, found in cases.items():
-        counters = found.get("counters", {})
-        for mode, times in found.get("modes", {}).items():
-            eager, ours = (times[system]["median"] for system in ("eager", "graphweave"))
-            ratios.setdefault(mode, []).append(eager / ours)
-            counts = [str(counters.get(name, 0)) for name in ("kernel_launches", "fallback_calls")]
-            table.add_row(
-                case, mode, f"{eager * 1e3:.2f}", f"{ours * 1e3:.2f}", f"{eager / ours:.1f}", f"{found['first']:.1f}",
-                *counts, f"{found['error']:.1e}",
-            )  # fmt: skip
-        if found["status"] != "ok":
-            table.add_row(case, "", "", "", found["status"])
-    console = Console()
-    console.print(table)
-    for mode, all_of in ratios.items():
-        console.print(
-            f"{mode}: geometric mean {geometric_mean(all_of):.1f}, least {min(all_of):.1f}, {len(all_of)} cases"
-        )
+def counted(peer: str, step: Step) -> dict[str, Any]:
+    """graphweave's counters over all calls."""
+    return {"counters": {name: n for name, n in graphweave.counters().items() if n}} if peer == "graphweave" else {}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv,
-        __doc__,
-        graphs=Among(GRAPHS),
-        models=Among(MODELS),
-        modes=Among(("infer", "train")),
-        repeats=7,
-        seconds=60.0,
-        resume=False,
-    )
-    given = {key: getattr(options, key) for key in ("modes", "repeats", "threads", "seconds")}
-    environment = {"OMP_NUM_THREADS": str(options.threads)}
-    pairs = [(name, model) for name in options.graphs for model in options.models]
-    show(
-        Record(options.out, {"benchmark": "pyg_modules"}, resume=options.resume).fill(
-            {
-                f"{model} {name}": partial(
-                    in_fresh_process, measure, environment, timeout=900, name=name, model=model, **given
-                )
-                for name, model in pairs
-            }
-        )
-    )
-    return 0
+def missing(graph: str) -> str | None:
+    if not graph.startswith("het_"):
+        return relational_graphs.missing(graph, data_dir())
+    file = data_dir() / f"{graph}.npz"
+    return None if file.is_file() else f"{file} is absent"
+
+
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    for mode in options.modes:
+        pairs = [found for name, found in results.items() if name.endswith(f" {mode}")]
+        times = [[found.get(peer, {}).get("median") for peer in ("eager", "graphweave")] for found in pairs]
+        ratios = [eager / ours for eager, ours in times if eager and ours]
+        if ratios:
+            least = f"least {min(ratios):.1f}, {len(ratios)} cases"
+            print(f"{mode}: geometric mean {geometric_mean(ratios):.1f}, {least}")
+
+
+def cases(options: Namespace) -> Iterator[Case]:
+    check = Check(TOLERANCE, exact=True)
+    for graph in options.graphs:
+        for model in options.models:
+            for mode in options.modes:
+                sizes = {"model": model, "graph": graph, "mode": mode}
+                yield Case(
+                    f"{model} {graph} {mode}", build, ("eager", "graphweave"), check, sizes, {"graph": "tiny"},
+                    notes=counted, missing=None if options.quick else missing(graph),
+                )  # fmt: skip
+
+
+BENCH = Bench(
+    "bench.pyg_modules", __doc__, cases, {"graphs": Among(GRAPHS), "models": Among(MODELS), "modes": Among(MODES)},
+    apart=True, repeats=7, slow=4.0, show=show,
+    columns={"kernels, all calls": lambda found, one: str(one.get("counters", {}).get("kernel_launches", ""))},
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -14,22 +14,23 @@ import sys
 from collections.abc import Sequence
 
 from bench import ranks_data_parallel, ranks_full_graph, ranks_halo, ranks_halves, ranks_partition
+from bench.runner import run
 
 COMMANDS = {
-    "data-parallel": ranks_data_parallel,
-    "full-graph": ranks_full_graph,
-    "halo": ranks_halo,
-    "halves": ranks_halves,
-    "partition": ranks_partition,
+    "data-parallel": ranks_data_parallel.BENCH,
+    "full-graph": ranks_full_graph.BENCH,
+    "halo": ranks_halo.BENCH,
+    "halves": ranks_halves.BENCH,
+    "partition": ranks_partition.BENCH,
 }
-"""Modules with `main(argv)` by the name of their command."""
+"""Benchmarks by the name of their command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench.ranks", description=__doc__.splitlines()[0], add_help=False)
     parser.add_argument("command", choices=tuple(COMMANDS))
     options, rest = parser.parse_known_args(argv)
-    return COMMANDS[options.command].main(rest)
+    return run(COMMANDS[options.command], rest)
 
 
 if __name__ == "__main__":

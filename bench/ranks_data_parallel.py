@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from statistics import median, quantiles
 from typing import Any
 
-from bench.common import on_ranks, ratio_table, save
-from bench.options import options_from
+from bench.case import Bench, Numbers
+from bench.common import on_ranks, ratio_table
 
 _CHECKED, _WARM = 3, 8
 """Steps whose losses are compared, and steps before the clock starts."""
@@ -61,57 +62,65 @@ def measured(
     return {"losses": losses, "seconds": taken, "cpu": cpu}
 
 
-def run(asked: Any, size: int, per: int, ranks: bool = True) -> list[dict[str, Any]]:
-    """What `size` processes measure, on batches of `per` times the seeds: as ranks, or each for itself."""
-    given = {name: getattr(asked, name) for name in _SIZES}
-    return on_ranks(measured, size, threads=1, timeout=asked.timeout, apart=not ranks, per=per, **given)
+SYSTEMS = {
+    "one process": (1, 1, False), "two processes apart": (2, 1, False), "two ranks": (2, 2, True),
+    "two ranks, same batch": (2, 1, True),
+}  # fmt: skip
+"""Name -> processes, times the seeds of a batch, and whether the processes are ranks."""
 
 
-_SIZES = ("nodes", "edges", "features", "hidden", "batch", "model", "steps")
+def compared(repeats: int, timeout: float, **sizes: Any) -> dict[str, Any]:
+    """Batches a second of each system, and their ratios to one process's."""
 
+    def of(size: int, per: int, ranks: bool) -> list[dict[str, Any]]:
+        return on_ranks(measured, size, threads=1, timeout=timeout, apart=not ranks, per=per, **sizes)
 
-def main(argv: Sequence[str]) -> int:
-    asked = options_from(
-        argv, __doc__, nodes=200_000, edges=4_000_000, features=128, hidden=128, batch=1024, steps=40, rounds=3,
-        model="sage", timeout=1800.0,
-    )  # fmt: skip
-    systems = {
-        "one process": (1, 1, False), "two processes apart": (2, 1, False), "two ranks": (2, 2, True),
-        "two ranks, same batch": (2, 1, True),
-    }  # fmt: skip
-    found: dict[str, list[float]] = {name: [] for name in systems}
-    busy: dict[str, list[float]] = {name: [] for name in systems}
-    check = run(asked, 1, 2)[0]["losses"]
-    for number in range(asked.rounds):
-        order = list(systems)
+    found: dict[str, list[float]] = {name: [] for name in SYSTEMS}
+    busy: dict[str, list[float]] = {name: [] for name in SYSTEMS}
+    check = of(1, 2, False)[0]["losses"]
+    for number in range(repeats):
+        order = list(SYSTEMS)
         for name in order[number % 4 :] + order[: number % 4]:
-            size, per, together = systems[name]
-            ranks = run(asked, size, per, together)
+            size, per, together = SYSTEMS[name]
+            ranks = of(size, per, together)
             if name == "two ranks":
                 got = ranks[0]["losses"]
-                off = max(abs(a - b) / abs(b) for a, b in zip(got, check, strict=True))
-                if off > 1e-3:
-                    raise SystemExit(f"two ranks have the losses {got}, one process has {check}")
+                if max(abs(a - b) / abs(b) for a, b in zip(got, check, strict=True)) > 1e-3:
+                    return {"status": f"wrong: two ranks have the losses {got}, one process has {check}"}
             steps = 1 if together else size  # at a time
             found[name].append(steps * per / median(second for one in ranks for second in one["seconds"]))
             busy[name].append(steps * per / median(one["cpu"] for one in ranks))
-    base = median(found["one process"])
-    rows = [
-        [name, f"{median(rates):.2f}", f"{median(rates) / base:.2f}x",
-         f"{median(busy[name]) / median(busy['one process']):.2f}x"]
-        for name, rates in found.items()
-    ]  # fmt: skip
-    headings = ["", f"batches of {asked.batch} a second", "of one process", "by processor time"]
-    ratio_table("Data parallel training", headings, rows)
-    record = {
-        "benchmark": "ranks_data_parallel",
-        "sizes": {name: getattr(asked, name) for name in _SIZES},
+    base, busy_base = median(found["one process"]), median(busy["one process"])
+    return {
         "batches_a_second": {
             name: {"median": median(rates), "quartiles": quantiles(rates, n=4) if len(rates) > 1 else rates}
             for name, rates in found.items()
         },
         "ratios": {name: median(rates) / base for name, rates in found.items()},
-        "ratios_by_processor_time": {name: median(rates) / median(busy["one process"]) for name, rates in busy.items()},
+        "ratios_by_processor_time": {name: median(rates) / busy_base for name, rates in busy.items()},
     }
-    save(asked.out, record)
-    return 0
+
+
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    rows = [
+        [name, f"{rate['median']:.2f}", f"{one['ratios'][name]:.2f}x", f"{one['ratios_by_processor_time'][name]:.2f}x"]
+        for one in results.values() if "ratios" in one for name, rate in one["batches_a_second"].items()
+    ]  # fmt: skip
+    headings = ["", f"batches of {options.batch} a second", "of one process", "by processor time"]
+    ratio_table("Data parallel training", headings, rows)
+
+
+SIZES = {
+    "nodes": 200_000, "edges": 4_000_000, "features": 128, "hidden": 128, "batch": 1024, "steps": 40, "model": "sage"
+}  # fmt: skip
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    sizes = {key: getattr(options, key) for key in ("repeats", "timeout", *SIZES)}
+    small = {"nodes": 2000, "edges": 20_000, "batch": 8, "steps": 2, "repeats": 1}
+    yield Numbers(options.model, compared, sizes, small, here=True)
+
+
+BENCH = Bench(
+    "bench.ranks_data_parallel", __doc__, cases, SIZES, threads=1, repeats=3, timeout=1800.0, show=show
+)  # fmt: skip

@@ -1,7 +1,7 @@
 """Full-graph training over parts: two ranks against one process, time and peak memory of a rank.
 
     python -m bench.ranks full-graph [--graphs rmat-1.2m rmat-15m coauthor_physics] [--models gat sage] [--parts 2]
-                                     [--method metis|random] [--rounds 7] [--halo float32|bfloat16] [--stale]
+                                     [--method metis|random] [--repeats 7] [--halo float32|bfloat16] [--stale]
                                      [--threads 1] [--data-dir DIR] [--out FILE]
 
 Two layers of 64 hidden features (GAT: 4 heads x 16) and a cross-entropy loss inside the model, Adam. Every process has
@@ -14,11 +14,11 @@ it had before it loaded its data, of the largest rank. It counts data, formats, 
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,14 +26,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, SAGEConv
 
 import graphweave as gw
-from bench.common import on_ranks, peak_extra_bytes, ratio_table, save
+from bench.case import Bench, Numbers
+from bench.common import on_ranks, ratio_table
 from bench.graphs import data_dir
-from bench.options import Among, options_from
+from bench.options import Among
+from bench.turns import peak_extra_bytes
+from bench.workloads import Layers, WithLoss
 from graphweave.data import rmat
 from graphweave.distributed.full_graph import shard
 from graphweave.distributed.graph_file import graph_file
@@ -49,20 +51,12 @@ _WARM_UP = 3
 """Steps before the timed ones: the first compiles, and the third is the first whose features are already there."""
 
 
-class Model(nn.Module):
+def model_of(kind: str, features: int, classes: int) -> nn.Module:
     """Two layers and the loss."""
-
-    def __init__(self, kind: str, features: int, classes: int) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers: Any = nn.ModuleList(
-            [GATConv(features, HIDDEN // 4, heads=4), GATConv(HIDDEN, classes)] if kind == "gat"
-            else [SAGEConv(features, HIDDEN), SAGEConv(HIDDEN, classes)]
-        )  # fmt: skip
-
-    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> Tensor:
-        hidden = F.relu(self.layers[0](x, edge_index))
-        return F.cross_entropy(self.layers[1](hidden, edge_index), y)
+    torch.manual_seed(0)
+    if kind == "gat":
+        return WithLoss(Layers(GATConv(features, HIDDEN // 4, heads=4), GATConv(HIDDEN, classes)))
+    return WithLoss(Layers(SAGEConv(features, HIDDEN), SAGEConv(HIDDEN, classes)))
 
 
 def loaded(name: str, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,10 +96,10 @@ def of_rank(
     rows = None if halo == "float32" else getattr(torch, halo)
 
     def prepared(part: GraphPart) -> Any:
-        model = Model(kind, part.nodes[NODES].data["feat"].shape[1], classes)
+        model = model_of(kind, part.nodes[NODES].data["feat"].shape[1], classes)
         step = step_of(shard(model, part, halo_dtype=rows, stale=stale) if size > 1 else gw.compile(model))
         data = part.nodes[NODES].data
-        return lambda: step(data["feat"], part.edge_index, data["y"])
+        return lambda: step(data["y"], data["feat"], part.edge_index)
 
     x, y = torch.randn(200, features), torch.randint(classes, (200,))
     warm = prepared(parts_of(rmat(200, 2000), 200, torch.arange(200) % size, size, node_data={"feat": x, "y": y})[rank])
@@ -134,60 +128,69 @@ def of_rank(
     return found
 
 
-def measured(graph: str, kind: str, parts: int, options: argparse.Namespace) -> dict[str, Any]:
+def measured(
+    graph: str, kind: str, parts: int, *, method: str, halo: str, stale: bool, repeats: int, threads: int,
+    timeout: float, folder: str,
+) -> dict[str, Any]:  # fmt: skip
     """The results of `parts` ranks, the slowest and the largest."""
-    x, index, y = loaded(graph, options.data_dir)
-    with tempfile.TemporaryDirectory() as folder:
-        np.savez(f"{folder}/graph.npz", src=index[0], dst=index[1], num_nodes=len(x), feat=x, y=y)
-        manifest = write_partition(
-            graph_file(Path(folder) / "graph.npz"), parts, f"{folder}/parts",
-            method=options.method if parts > 1 else "random",
-        )  # fmt: skip
-        halo = [part.num_halo[0] for part in manifest.parts]
+    x, index, y = loaded(graph, Path(folder))
+    with tempfile.TemporaryDirectory() as at:
+        np.savez(f"{at}/graph.npz", src=index[0], dst=index[1], num_nodes=len(x), feat=x, y=y)
+        chosen = method if parts > 1 else "random"
+        manifest = write_partition(graph_file(Path(at) / "graph.npz"), parts, f"{at}/parts", method=chosen)
+        rows = [part.num_halo[0] for part in manifest.parts]
         classes, features = int(y.max()) + 1, x.shape[1]
         del x, index, y
         found = on_ranks(
-            of_rank, parts, threads=options.threads, timeout=options.timeout, kind=kind, halo=options.halo,
-            stale=options.stale, rounds=options.rounds, store=f"{folder}/store", parts=f"{folder}/parts",
-            classes=classes, features=features,
+            of_rank, parts, threads=threads, timeout=timeout, kind=kind, halo=halo, stale=stale, rounds=repeats,
+            store=f"{at}/store", parts=f"{at}/parts", classes=classes, features=features,
         )  # fmt: skip
     slowest = [max(each) for each in zip(*(f["seconds"] for f in found), strict=True)]
     return {
-        "seconds": median(slowest), "all": slowest, "peak": max(f["peak"] for f in found), "halo rows": halo,
+        "seconds": median(slowest), "all": slowest, "peak": max(f["peak"] for f in found), "halo rows": rows,
         "losses": found[0]["losses"], "bytes sent": found[0]["bytes sent"], "exchanges": found[0]["exchanges"],
         "first": max(f["first"] for f in found),
     }  # fmt: skip
 
 
-def compared(graph: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
-    one, many = (measured(graph, kind, parts, options) for parts in (1, options.parts))
+def compared(graph: str, kind: str, parts: int, **given: Any) -> dict[str, Any]:
+    one, many = (measured(graph, kind, count, **given) for count in (1, parts))
     error = max(abs(a - b) / abs(a) for a, b in zip(one["losses"], many["losses"], strict=True))
-    exact = options.halo == "float32" and not options.stale
+    exact = given["halo"] == "float32" and not given["stale"]
     if exact and error > 1e-3:  # float32, some steps of Adam; tests compare in float64
-        raise AssertionError(f"{graph}, {kind}: losses of {options.parts} ranks differ by {error:.2g} of them")
+        return {"status": f"wrong: losses of {parts} ranks differ by {error:.2g} of them"}
     return {
         "one": one, "ranks": many, "loss error": error, "time": many["seconds"] / one["seconds"],
         "memory": many["peak"] / one["peak"],
     }  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, graphs=("rmat-1.2m", "rmat-15m", "coauthor_physics"), models=Among(("gat", "sage")), parts=2,
-        method=Among(("metis", "random"), "metis"), rounds=7, halo=Among(("float32", "bfloat16"), "float32"),
-        stale=False, timeout=1800.0, data_dir=data_dir(), threads=1,
-    )  # fmt: skip
-    results = {f"{g} {m}": compared(g, m, options) for g in options.graphs for m in options.models}
+def show(results: Mapping[str, Any], options: Namespace) -> None:
     rows = [
         (
             name, f"{r['one']['seconds']:.3f}", f"{r['ranks']['seconds']:.3f}", f"{r['time']:.2f}x",
             f"{r['one']['peak'] / 1e6:.0f}", f"{r['ranks']['peak'] / 1e6:.0f}", f"{r['memory']:.2f}x",
             f"{r['ranks']['bytes sent'] / 1e6:.2f}", f"{r['ranks']['exchanges']:.0f}", f"{r['loss error']:.1g}",
-        )
+        ) if "one" in r else (name, r["status"])
         for name, r in results.items()
     ]  # fmt: skip
     head = ["", "one, s", "ranks, s", "time", "one, MB", "a rank, MB", "memory", "MB sent", "exchanges", "loss error"]
     ratio_table(f"{options.parts} ranks of {options.threads} threads, halo rows in {options.halo}", head, rows)
-    asked = {key: getattr(options, key) for key in ("parts", "method", "rounds", "threads", "halo", "stale")}
-    save(options.out, {"benchmark": "ranks_full_graph", "options": asked, "results": results})
-    return 0
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    keys = ("parts", "method", "halo", "stale", "repeats", "threads", "timeout")
+    given = {key: getattr(options, key) for key in keys}
+    for graph in options.graphs:
+        for kind in options.models:
+            sizes = {"graph": graph, "kind": kind, "folder": str(options.data_dir), **given}
+            yield Numbers(f"{graph} {kind}", compared, sizes, {"graph": "rmat-60k", "repeats": 1}, here=True)
+
+
+BENCH = Bench(
+    "bench.ranks_full_graph", __doc__, cases,
+    {"graphs": ("rmat-1.2m", "rmat-15m", "coauthor_physics"), "models": Among(("gat", "sage")), "parts": 2,
+     "method": Among(("metis", "random"), "metis"), "halo": Among(("float32", "bfloat16"), "float32"), "stale": False,
+     "data_dir": data_dir()},
+    threads=1, repeats=7, timeout=1800.0, show=show,
+)  # fmt: skip

@@ -10,17 +10,17 @@ GRAPHWEAVE_DATA.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.common import ratio_table, save
+from bench.case import Bench, Numbers
+from bench.common import ratio_table
 from bench.graphs import data_dir
-from bench.options import options_from
 from graphweave.distributed.cost import random_halo
 from graphweave.distributed.graph_file import EdgeStream, GraphFile, graph_file
 from graphweave.distributed.parts import EDGES, NODES
@@ -42,40 +42,38 @@ def out_degrees(stream: EdgeStream) -> np.ndarray:
     return total
 
 
-def measured(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measured(name: str, parts: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
     graph = structure(data_dir() / f"{name}.npz")
     degrees = out_degrees(graph.edges[EDGES])
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for parts in options.parts:
-            expected = random_halo(degrees, np.ones(degrees.size), parts) / degrees.size
-            for method in options.methods:
-                manifest = write_partition(graph, parts, Path(folder) / "parts", method=method)
-                halo = sum(part.num_halo[0] for part in manifest.parts) / parts / manifest.node_types[NODES]
+        for count in parts:
+            expected = random_halo(degrees, np.ones(degrees.size), count) / degrees.size
+            for method in methods:
+                manifest = write_partition(graph, count, Path(folder) / "parts", method=method)
+                halo = sum(part.num_halo[0] for part in manifest.parts) / count / manifest.node_types[NODES]
                 cut = manifest.cut_edges[0] / manifest.num_edges[0]
-                found.append({"graph": name, "nodes": degrees.size, "edges": manifest.num_edges[0], "parts": parts,
+                found.append({"graph": name, "nodes": degrees.size, "edges": manifest.num_edges[0], "parts": count,
                               "method": method, "cut": cut, "halo": halo, "expected": expected})  # fmt: skip
-    return found
+    return {"rows": found}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, graphs=GRAPHS, parts=(2, 4, 8, 16, 32, 64), methods=("metis", "ldg", "random")
-    )
-    results = [row for name in options.graphs for row in measured(name, options)]
-    shown = [
-        (
-            row["graph"],
-            str(row["parts"]),
-            row["method"],
-            f"{row['cut']:.3f}",
-            f"{row['halo']:.4f}",
-            f"{row['expected']:.4f}",
-        )
-        for row in results
-    ]
-    ratio_table(
-        "halo rows of a part / nodes", ["graph", "parts", "method", "edges cut", "halo", "random, expected"], shown
-    )
-    save(options.out, {"benchmark": "ranks_halo", "results": results})
-    return 0
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    rows = [
+        [row["graph"], str(row["parts"]), row["method"], *(f"{row[k]:.4f}" for k in ("cut", "halo", "expected"))]
+        for one in results.values() for row in one["rows"]
+    ]  # fmt: skip
+    headings = ["graph", "parts", "method", "edges cut", "halo", "random, expected"]
+    ratio_table("halo rows of a part / nodes", headings, rows)
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    for name in options.graphs:
+        sizes = {"name": name, "parts": options.parts, "methods": options.methods}
+        yield Numbers(name, measured, sizes, {"parts": (2,)}, here=True)
+
+
+BENCH = Bench(
+    "bench.ranks_halo", __doc__, cases,
+    {"graphs": GRAPHS, "parts": (2, 4, 8, 16, 32, 64), "methods": ("metis", "ldg", "random")}, show=show,
+)  # fmt: skip

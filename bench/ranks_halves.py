@@ -12,10 +12,10 @@ are those of the same weights. Nothing here depends on the machine's speed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, SAGEConv
 
 import graphweave as gw
-from bench.common import on_ranks, ratio_table, save
+from bench.case import Bench, Numbers
+from bench.common import on_ranks, ratio_table
 from bench.graphs import data_dir
-from bench.options import Among, options_from
+from bench.options import Among
 from graphweave.distributed import load_part, shard
 from graphweave.distributed.graph_file import graph_file
 from graphweave.distributed.part import GraphPart
@@ -94,38 +95,45 @@ def of_rank(model: str, epochs: int, classes: int, folder: str, store: str) -> d
     return found
 
 
-def measured(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def measured(
+    graph: str, model: str, method: str, epochs: int, parts: int, threads: int, timeout: float, folder: str
+) -> dict[str, Any]:
     """What is known of the parts, and rank 0's results by what halo rows are."""
-    graph = graph_file(options.data_dir / f"{options.graph}.npz")
-    with tempfile.TemporaryDirectory() as folder:
-        manifest = write_partition(graph, options.parts, Path(folder) / "parts", method=options.method)
-        parts = [load_part(f"{folder}/parts", r, num_parts=options.parts) for r in range(options.parts)]
-        classes = 1 + max(int(torch.as_tensor(p.nodes[NODES].data["y"]).max()) for p in parts)
+    file = graph_file(Path(folder) / f"{graph}.npz")
+    with tempfile.TemporaryDirectory() as at:
+        manifest = write_partition(file, parts, Path(at) / "parts", method=method)
+        made = [load_part(f"{at}/parts", r, num_parts=parts) for r in range(parts)]
+        classes = 1 + max(int(torch.as_tensor(p.nodes[NODES].data["y"]).max()) for p in made)
         found, *_ = on_ranks(
-            of_rank, options.parts, threads=options.threads, timeout=options.timeout, model=options.model,
-            epochs=options.epochs, classes=classes, folder=f"{folder}/parts", store=f"{folder}/store",
+            of_rank, parts, threads=threads, timeout=timeout, model=model, epochs=epochs, classes=classes,
+            folder=f"{at}/parts", store=f"{at}/store",
         )  # fmt: skip
     about = {
         "nodes": manifest.node_types[NODES], "edges": manifest.num_edges[0],
-        "halo": [p.nodes[NODES].num_halo for p in parts], "own": [p.nodes[NODES].num_own for p in parts],
+        "halo": [p.nodes[NODES].num_halo for p in made], "own": [p.nodes[NODES].num_own for p in made],
     }  # fmt: skip
-    return about, found
+    return {"parts": about, "halos": found}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, graph="pubmed", model=Among(_LAYERS, "gcn"), method=Among(("random", "metis", "ldg"), "metis"),
-        epochs=200, parts=2, timeout=3600.0, data_dir=data_dir(), threads=1,
-    )  # fmt: skip
-    about, found = measured(options)
-    rows = [
-        (str(epoch), *(f"{r['losses'][epoch - 1]:.4f}, {r['accuracy'][str(epoch)]:.3f}" for r in found.values()))
-        for epoch in SHOWN if epoch <= options.epochs
-    ]  # fmt: skip
-    head = ["epoch", *found]
-    ratio_table(f"{options.model} on {options.graph}, {options.parts} ranks: loss, test accuracy", head, rows)
-    asked = {key: getattr(options, key) for key in ("graph", "model", "method", "epochs", "parts", "threads")}
-    save(
-        options.out, {"benchmark": f"ranks_halves_{options.method}", "options": asked, "parts": about, "results": found}
-    )
-    return 0
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    for name, one in results.items():
+        rows = [
+            (str(n), *(f"{r['losses'][n - 1]:.4f}, {r['accuracy'][str(n)]:.3f}" for r in one["halos"].values()))
+            for n in SHOWN if n <= options.epochs
+        ]  # fmt: skip
+        ratio_table(f"{name}, {options.parts} ranks: loss, test accuracy", ["epoch", *one["halos"]], rows)
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    keys = ("graph", "model", "method", "epochs", "parts", "threads", "timeout")
+    given = {key: getattr(options, key) for key in keys}
+    name = f"{options.model} {options.graph} {options.method}"
+    yield Numbers(name, measured, {"folder": str(options.data_dir), **given}, {"epochs": 2}, here=True)
+
+
+BENCH = Bench(
+    "bench.ranks_halves", __doc__, cases,
+    {"graph": "pubmed", "model": Among(_LAYERS, "gcn"), "method": Among(("random", "metis", "ldg"), "metis"),
+     "epochs": 200, "parts": 2, "data_dir": data_dir()},
+    threads=1, timeout=3600.0, show=show,
+)  # fmt: skip

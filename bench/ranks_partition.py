@@ -1,6 +1,6 @@
 """How long `graphweave partition` takes, from file to parts on disk, against METIS's own time for the same graph.
 
-    python -m bench.ranks partition [--nodes 1000000] [--edges 15000000] [--parts 4] [--rounds 3] [--features 0]
+    python -m bench.ranks partition [--nodes 1000000] [--edges 15000000] [--parts 4] [--repeats 3] [--features 0]
                                     [--methods metis random ldg] [--out FILE]
 
 The graph is an R-MAT graph with shuffled numbers, in an uncompressed file. `metis alone` is `pymetis.part_graph` on
@@ -12,13 +12,13 @@ graphweave. `ratio` is the command's median over METIS's, with its start.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.common import ratio_table, save
-from bench.options import options_from
+from bench.case import Bench, Numbers
+from bench.common import ratio_table
 from bench.turns import ROOT
 from graphweave.data import rmat
 from graphweave.distributed.load import load_part
@@ -77,24 +77,23 @@ def described(folder: Path) -> dict[str, Any]:
     }
 
 
-def measured(options: argparse.Namespace) -> dict[str, Any]:
-    index = rmat(options.nodes, options.edges)
-    times: dict[str, list[float]] = {"metis alone": [], "start": [], **{name: [] for name in options.methods}}
+def measured(nodes: int, edges: int, features: int, parts: int, methods: Sequence[str], repeats: int) -> dict[str, Any]:
+    index = rmat(nodes, edges)
+    times: dict[str, list[float]] = {"metis alone": [], "start": [], **{name: [] for name in methods}}
     quality: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rmat.npz"
-        more = {"feat": np.zeros((options.nodes, options.features), np.float32)} if options.features else {}
-        np.savez(file, src=index[0], dst=index[1], num_nodes=options.nodes, **more)
-        for _ in range(options.rounds):
-            seconds, expected = metis_alone(index, options.nodes, options.parts)
+        more = {"feat": np.zeros((nodes, features), np.float32)} if features else {}
+        np.savez(file, src=index[0], dst=index[1], num_nodes=nodes, **more)
+        for _ in range(repeats):
+            seconds, expected = metis_alone(index, nodes, parts)
             times["metis alone"].append(seconds)
             times["start"].append(command("--help"))
-            for name in options.methods:
+            for name in methods:
                 out = Path(folder) / name
-                argv = [str(file), "--parts", str(options.parts), "--method", name, "--out", str(out)]
-                times[name].append(command(*argv))
+                times[name].append(command(str(file), "--parts", str(parts), "--method", name, "--out", str(out)))
                 quality[name] = described(out)
-                if name == "metis" and not torch.equal(owners(out, options.nodes), expected):
+                if name == "metis" and not torch.equal(owners(out, nodes), expected):
                     raise AssertionError("the command's parts are not METIS's")
     return {
         name: {"seconds": median(taken), "all": taken, "ratio": median(taken) / median(times["metis alone"]),
@@ -103,24 +102,22 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, nodes=1_000_000, edges=15_000_000, features=0, parts=4, rounds=3,
-        methods=("metis", "random", "ldg"), folder=Path,
-    )  # fmt: skip
-    torch.set_num_threads(options.threads)
-    found = measured(options)
+def show(results: Mapping[str, Any], options: Namespace) -> None:
     rows = [
-        (
-            name,
-            f"{one['seconds']:.2f}",
-            f"{one['ratio']:.2f}x",
-            *(f"{one[key]:.3f}" if key in one else "" for key in QUALITY),
-        )
-        for name, one in found.items()
-    ]
+        (name, f"{one['seconds']:.2f}", f"{one['ratio']:.2f}x", *(f"{one[k]:.3f}" if k in one else "" for k in QUALITY))
+        for found in results.values() for name, one in found.items()
+    ]  # fmt: skip
     title = f"R-MAT, {options.nodes:,} nodes, {options.edges:,} edges, {options.parts} parts"
     ratio_table(title, ["", "seconds", "of METIS", *QUALITY], rows)
-    sizes = {key: getattr(options, key) for key in ("nodes", "edges", "features", "parts", "rounds")}
-    save(options.out, {"benchmark": "ranks_partition", "sizes": sizes, "results": found})
-    return 0
+
+
+def cases(options: Namespace) -> Iterator[Numbers]:
+    sizes = {key: getattr(options, key) for key in ("nodes", "edges", "features", "parts", "methods", "repeats")}
+    yield Numbers("rmat", measured, sizes, {"nodes": 3000, "edges": 20_000, "repeats": 1}, here=True)
+
+
+BENCH = Bench(
+    "bench.ranks_partition", __doc__, cases,
+    {"nodes": 1_000_000, "edges": 15_000_000, "features": 0, "parts": 4, "methods": ("metis", "random", "ldg")},
+    repeats=3, show=show,
+)  # fmt: skip

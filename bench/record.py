@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from rich.progress import track
 
 from bench.common import machine, save
 
@@ -27,7 +25,7 @@ class Record:
             found = json.loads(self.path.read_text())
             here = {**self.about, **{key: machine()[key] for key in ("cpu", "versions")}}
             there = {**found, **found["machine"]}
-            if other := [key for key in here if there.get(key) != here[key]]:
+            if other := [key for key in here if there.get(key, here[key]) != here[key]]:
                 raise SystemExit(
                     f"{self.path} was measured with other {', '.join(other)}. Write another file by --out."
                 )
@@ -39,9 +37,3 @@ class Record:
     def __setitem__(self, name: str, answer: Any) -> None:
         self.results[name] = answer
         save(self.path, {**self.about, "results": self.results})
-
-    def fill(self, cases: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Measures, one after the other, the cases that are not there. Returns all results."""
-        for name in track([name for name in cases if name not in self], "cases"):
-            self[name] = cases[name]()
-        return self.results

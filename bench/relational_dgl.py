@@ -11,10 +11,8 @@ nodes without edges) is done before.
 
 from __future__ import annotations
 
-import argparse
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import dgl
@@ -24,28 +22,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.relational_graphs import FEATURES, Case
-from bench.relational_models import SLOPE, Layer, typed
-from bench.relational_serve import Form, Host
+from bench.relational_graphs import FEATURES, Case, case_of
+from bench.relational_models import GATE, SLOPE, Layer, copy, gradient, typed
+from bench.steps import ModelStep, Step
 
 Weights = Mapping[str, Tensor]
-GATE = 100.0
-"""Value of a gate before its sigmoid, which is 1 in float32."""
-
-
-def copy(parameter: Tensor, value: Tensor) -> None:
-    with torch.no_grad():
-        parameter.copy_(value.reshape(parameter.shape))
 
 
 def graph_of(case: Case) -> Any:
     graph = dgl.graph((case.src, case.dst), num_nodes=case.x.size(0))
     graph.create_formats_()
     return graph
-
-
-def gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 class Rel(nn.Module):
@@ -214,25 +201,13 @@ class Udf(Layer):
         return {name: gradient(parameter) for name, parameter in self.named_parameters()}
 
 
-def build(system: str, model: str, case: Case, weights: Weights) -> Form:
-    if system == "dgl-udf":
+def step_of(peer: str, arrays: Mapping[str, Tensor], model: str, mode: str, **_: Any) -> Step:
+    case = case_of(arrays)
+    weights = {name.removeprefix("weight."): v for name, v in arrays.items() if name.startswith("weight.")}
+    if peer == "dgl-udf":
         module: Any = Udf(model, case, weights)
-    elif system == "dgl-hetero":
+    elif peer == "dgl-hetero":
         module = Hetero(model, case, weights)
     else:
         module = Rel(case, weights) if model == "rgcn" else Hgt(case, weights)
-    return Form(module, module, lambda: F.cross_entropy(module(), case.y), module.grads)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, required=True)
-    options = parser.parse_args(argv)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(options.threads)
-    Host(build, packages=("dgl",)).serve()
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return ModelStep(module, mode, module, lambda: F.cross_entropy(module(), case.y), module.grads)

@@ -7,6 +7,8 @@ sort. This file imports NumPy and PyTorch only, because DGL's virtual environmen
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +87,10 @@ class Case:
         return self.counts.size(0)
 
     @property
+    def arrays(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in Case.__slots__}
+
+    @property
     def first_nodes(self) -> list[int]:
         """[T + 1]: the number of the first node of each type, then the number of all nodes."""
         return [0, *self.counts.cumsum(0).tolist()]
@@ -109,13 +115,31 @@ class Case:
         ]
 
 
-def save(case: Case, path: str) -> None:
-    np.savez(path, **{name: getattr(case, name).numpy() for name in Case.__slots__})
+def case_of(arrays: Mapping[str, Tensor]) -> Case:
+    """The case whose `arrays` these are, among others."""
+    return Case(**{name: arrays[name] for name in Case.__slots__})
 
 
-def load(path: str) -> Case:
+def save(case: Case, path: str | Path) -> None:
+    np.savez(path, **{name: value.numpy() for name, value in case.arrays.items()})
+
+
+def kept(name: str, folder: Path) -> Case:
+    """The case of `make`, from a file of the temporary folder if an earlier process made it."""
+    path = kept_path(f"{name}-{FEATURES}.npz")
+    if not path.is_file():
+        partial = path.with_name(f"{os.getpid()}-{path.name}")
+        save(make(name, folder), partial)
+        partial.replace(path)
     with np.load(path) as arrays:
-        return Case(**{name: torch.from_numpy(arrays[name]) for name in Case.__slots__})
+        return case_of({name: torch.from_numpy(arrays[name]) for name in Case.__slots__})
+
+
+def kept_path(name: str) -> Path:
+    """Where a graph that takes seconds to make is kept for the other processes of benchmarks."""
+    folder = Path(tempfile.gettempdir()) / f"graphweave-bench-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    return folder / name
 
 
 def missing(name: str, folder: Path) -> str | None:

@@ -19,7 +19,19 @@ from bench.relational_graphs import FEATURES, Case
 SLOPE = 0.2
 """Negative slope of RGAT's leaky ReLU."""
 
+GATE = 100.0
+"""Value of a gate before its sigmoid, which is 1 in float32."""
+
 MODELS = ("rgcn", "rgat", "hgt")
+
+
+def copy(parameter: Tensor, value: Tensor) -> None:
+    with torch.no_grad():
+        parameter.copy_(value.reshape(parameter.shape))
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def weights(model: str, num_relations: int, num_node_types: int, seed: int = 0) -> dict[str, Tensor]:

@@ -17,12 +17,10 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from bench.relational_graphs import FEATURES, Case
-from bench.relational_models import SLOPE
-from bench.relational_serve import Form
+from bench.relational_models import GATE, SLOPE, copy, gradient
+from bench.steps import ModelStep
 
 Weights = Mapping[str, Tensor]
-GATE = 100.0
-"""Value of a gate before its sigmoid, which is 1 in float32."""
 
 FORMS = {
     "pyg-rgcn": ("rgcn",),
@@ -37,16 +35,13 @@ WITHIN = ("pyg-hetero", "rgat")
 """The system and model whose softmax is over the edges of each relation by itself."""
 
 
-def copy(parameter: Tensor, value: Tensor) -> None:
-    with torch.no_grad():
-        parameter.copy_(value.reshape(parameter.shape))
+def form(
+    module: nn.Module, call: Callable[[], Tensor], case: Case, grads: Callable[[], dict[str, Tensor]]
+) -> ModelStep:
+    return ModelStep(module, "train", call, lambda: F.cross_entropy(call(), case.y), grads)
 
 
-def form(module: nn.Module, call: Callable[[], Tensor], case: Case, grads: Callable[[], dict[str, Tensor]]) -> Form:
-    return Form(module, call, lambda: F.cross_entropy(call(), case.y), grads)
-
-
-def build(system: str, model: str, case: Case, weights: Weights) -> Form:
+def build(system: str, model: str, case: Case, weights: Weights) -> ModelStep:
     match system:
         case "pyg-hgt":
             return _hgt(case, weights)
@@ -66,7 +61,7 @@ def build(system: str, model: str, case: Case, weights: Weights) -> Form:
     return form(layer, lambda: layer(case.x, edges, case.etype), case, grads)
 
 
-def _rgat(case: Case, weights: Weights) -> Form:
+def _rgat(case: Case, weights: Weights) -> ModelStep:
     layer = pyg.RGATConv(FEATURES, FEATURES, case.num_relations, negative_slope=SLOPE, bias=False)
     copy(layer.weight, weights["weight"])
     copy(layer.k, weights["att_src"][0])
@@ -102,7 +97,7 @@ def _hetero(typed: Typed, convs: Mapping[Any, nn.Module]) -> nn.Module:
     return pyg.HeteroConv(dict(convs), aggr="sum")
 
 
-def _hetero_rgcn(case: Case, weights: Weights) -> Form:
+def _hetero_rgcn(case: Case, weights: Weights) -> ModelStep:
     typed = Typed(case)
     convs: dict[Any, Any] = {
         relation: pyg.SAGEConv((FEATURES, FEATURES), FEATURES, aggr="mean", root_weight=False, bias=False)
@@ -118,18 +113,14 @@ def _hetero_rgcn(case: Case, weights: Weights) -> Form:
 
     def grads() -> dict[str, Tensor]:
         return {
-            "weight": torch.stack([_grad(conv.lin_l.weight).t() for conv in convs.values()]),
-            "root": _grad(layer.root),
+            "weight": torch.stack([gradient(conv.lin_l.weight).t() for conv in convs.values()]),
+            "root": gradient(layer.root),
         }
 
     return form(layer, call, case, grads)
 
 
-def _grad(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _hetero_gat(case: Case, weights: Weights) -> Form:
+def _hetero_gat(case: Case, weights: Weights) -> ModelStep:
     typed = Typed(case)
     convs: dict[Any, Any] = {
         relation: pyg.GATConv(FEATURES, FEATURES, negative_slope=SLOPE, add_self_loops=False, bias=False)
@@ -144,15 +135,15 @@ def _hetero_gat(case: Case, weights: Weights) -> Form:
     def grads() -> dict[str, Tensor]:
         every = convs.values()
         return {
-            "weight": torch.stack([_grad(conv.lin.weight).t() for conv in every]),
-            "att_src": torch.stack([_grad(conv.att_src).flatten() for conv in every]),
-            "att_dst": torch.stack([_grad(conv.att_dst).flatten() for conv in every]),
+            "weight": torch.stack([gradient(conv.lin.weight).t() for conv in every]),
+            "att_src": torch.stack([gradient(conv.att_src).flatten() for conv in every]),
+            "att_dst": torch.stack([gradient(conv.att_dst).flatten() for conv in every]),
         }
 
     return form(layer, lambda: typed.joined(layer(typed.x, typed.edges)), case, grads)
 
 
-def _hgt(case: Case, weights: Weights) -> Form:
+def _hgt(case: Case, weights: Weights) -> ModelStep:
     functions: Any = F
     functions.gelu = torch.Tensor.contiguous  # the identity; HGTConv takes it from this module at each call
     typed = Typed(case)
@@ -171,11 +162,11 @@ def _hgt(case: Case, weights: Weights) -> Form:
         copy(layer.p_rel[name], weights["prior"][r])
 
     def grads() -> dict[str, Tensor]:
-        parts = [_grad(layer.kqv_lin.lins[name].weight).chunk(3) for name in typed.nodes]
+        parts = [gradient(layer.kqv_lin.lins[name].weight).chunk(3) for name in typed.nodes]
         found = {part: torch.stack([one[i].t() for one in parts]) for i, part in enumerate(("key", "query", "value"))}
-        outs = [_grad(layer.out_lin.lins[name].weight).t() for name in typed.nodes]
-        found.update(last=torch.stack(outs), att=_grad(layer.k_rel.weight), msg=_grad(layer.v_rel.weight))
-        found["prior"] = torch.stack([_grad(layer.p_rel[name]).squeeze() for name in priors])
+        outs = [gradient(layer.out_lin.lins[name].weight).t() for name in typed.nodes]
+        found.update(last=torch.stack(outs), att=gradient(layer.k_rel.weight), msg=gradient(layer.v_rel.weight))
+        found["prior"] = torch.stack([gradient(layer.p_rel[name]).squeeze() for name in priors])
         return found
 
     return form(layer, lambda: typed.joined(layer(typed.x, typed.edges)), case, grads)

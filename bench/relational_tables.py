@@ -1,17 +1,22 @@
-"""Tables of `bench.relational`: times, ablation, geometric means against targets, memory."""
+"""Tables of `bench.relational`: ablation, geometric means against targets, memory, launches."""
 
 from __future__ import annotations
 
-import math
+from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from bench.common import ratio_table
-from bench.relational_systems import OTHER_SOFTMAX
+from bench.relational_graphs import FEATURES
+from bench.relational_models import MODELS, weights
 
 BASE = "graphweave"
 FIXED = ("gw-U", "gw-C", "gw-R", "gw-C+R")
 """Variants of graphweave with both choices (compaction and reordering) forced."""
+
+OTHER_SOFTMAX = {("pyg-hetero", "rgat"), ("gw-pyg-hetero", "rgat"), ("dgl-hetero", "rgat")}
+"""The systems and models whose softmax is over the edges of one relation instead of all."""
 
 PEERS: dict[str, tuple[str, ...]] = {
     "best PyG": ("pyg-rgcn", "pyg-fast-rgcn", "pyg-rgat", "pyg-hgt", "pyg-hetero"),
@@ -21,19 +26,20 @@ PEERS: dict[str, tuple[str, ...]] = {
 }
 """Peer -> its systems, of which the fastest counts."""
 
+_EVERY = {(model, mode): 40.0 for model in MODELS for mode in ("infer", "train")}
 TARGETS: dict[str, dict[tuple[str, str], float]] = {
     "best PyG": {
         ("rgcn", "infer"): 4, ("rgat", "infer"): 8, ("hgt", "infer"): 6,
         ("rgcn", "train"): 4, ("rgat", "train"): 11, ("hgt", "train"): 8,
     },
     "best DGL": {(model, mode): times for model, times in (("rgcn", 3), ("hgt", 4)) for mode in ("infer", "train")},
-    "bmm": {(model, mode): 40 for model in ("rgcn", "rgat", "hgt") for mode in ("infer", "train")},
-    "DGL UDF": {(model, mode): 40 for model in ("rgcn", "rgat", "hgt") for mode in ("infer", "train")},
+    "bmm": _EVERY,
+    "DGL UDF": _EVERY,
 }  # fmt: skip
 """Peer -> (model, mode) -> how many times as fast graphweave should be, as a geometric mean over graphs."""
 
 Results = Mapping[str, Mapping[str, Any]]
-""""model graph" -> mode -> {"systems": {system: answer}}."""
+""""model graph mode" -> system -> its answer."""
 
 
 def seconds(systems: Mapping[str, Any], names: Iterable[str]) -> tuple[float, str] | None:
@@ -48,26 +54,27 @@ def best_peer(peer: str, model: str, systems: Mapping[str, Any]) -> tuple[float,
     return seconds(systems, same) or seconds(systems, PEERS[peer])
 
 
-def geometric(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+Layers = Mapping[tuple[str, str, str], Mapping[str, Any]]
+"""(model, graph, mode) -> system -> its answer."""
 
 
-def summarise(results: Results, modes: Sequence[str]) -> list[dict[str, Any]]:
+def _layers(results: Results) -> Layers:
+    named = {tuple(name.split()): found for name, found in results.items() if name.split()[0] in MODELS}
+    return {(name[0], name[1], name[2]): found for name, found in named.items() if "status" not in found}
+
+
+def summarise(results: Results) -> list[dict[str, Any]]:
     """The geometric mean over the graphs on which a peer ran, and the verdict, for each model, mode and peer."""
-    entries = []
-    for model in dict.fromkeys(pair.split()[0] for pair in results):
-        pairs = {pair: one for pair, one in results.items() if pair.split()[0] == model}
-        for mode in modes:
-            for peer in PEERS:
-                entries.append(_entry(model, mode, peer, pairs))
+    layers = _layers(results)
+    kinds = dict.fromkeys((model, mode) for model, _, mode in layers)
+    entries = [_entry(model, mode, peer, layers) for model, mode in kinds for peer in PEERS]
     return [entry for entry in entries if entry["ratios"] or entry["failed"]]
 
 
-def _entry(model: str, mode: str, peer: str, pairs: Results) -> dict[str, Any]:
+def _entry(model: str, mode: str, peer: str, layers: Layers) -> dict[str, Any]:
     ratios, failed, others = {}, [], []
-    for pair, one in pairs.items():
-        systems, graph = one.get(mode, {}).get("systems", {}), pair.split()[1]
-        if not any(name in systems for name in PEERS[peer]):
+    for (of, graph, in_mode), systems in layers.items():
+        if (of, in_mode) != (model, mode) or not any(name in systems for name in PEERS[peer]):
             continue
         own, best = seconds(systems, (BASE,)), best_peer(peer, model, systems)
         if best is None or own is None:
@@ -76,8 +83,7 @@ def _entry(model: str, mode: str, peer: str, pairs: Results) -> dict[str, Any]:
         ratios[graph] = best[0] / own[0]
         if (best[1], model) in OTHER_SOFTMAX:
             others.append(graph)
-    mean = geometric(list(ratios.values())) if ratios else None
-    target = TARGETS[peer].get((model, mode))
+    mean, target = geometric_mean(ratios.values()) if ratios else None, TARGETS[peer].get((model, mode))
     verdict = "-" if mean is None or target is None else "MET" if mean >= target else "MISSED"
     return {
         "model": model, "mode": mode, "peer": peer, "ratios": ratios, "mean": mean, "target": target,
@@ -86,84 +92,73 @@ def _entry(model: str, mode: str, peer: str, pairs: Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def short(status: str) -> str:
-    """The status of a system without a time, shortened for a table."""
-    if any(
-        words in status for words in ("allocate memory", "bad_alloc", "MemoryError", "signal 9", "not enough memory")
-    ):
-        return "out of memory"
-    return "timeout" if status.startswith("no answer") else status[:40]
+def ideal_bytes(model: str, mode: str, graph: Mapping[str, Any]) -> tuple[float, float]:
+    """Bytes of the inputs and weights, and of rows of nodes and weights that a step must hold, which compaction of
+    edges cannot reduce.
+
+    Rows of nodes are features and output, in HGT also keys, queries, values and the sum; in training also their
+    gradients, except that of the features. Weights have gradients in training.
+    """
+    rows = 6 if model == "hgt" else 2
+    own = sum(value.numel() * 4 for value in weights(model, graph["relations"], graph["node_types"]).values())
+    count = 2 * rows - 1 if mode == "train" else rows
+    row = graph["nodes"] * FEATURES * 4
+    return row + own, row * count + own * (2 if mode == "train" else 1)
 
 
-def _cell(answer: Mapping[str, Any] | None) -> str:
-    if answer is None:
-        return "-"
-    if "median" not in answer:
-        return short(answer["status"])
-    spread = f" ±{500 * (answer['q3'] - answer['q1']):.2f}" if answer["repeats"] > 1 else " (1 call)"
-    return f"{1e3 * answer['median']:.2f}{spread}"
+def of_ideal(model: str, mode: str, graph: Mapping[str, Any], plain: Any, compact: Any) -> float | None:
+    """Hector's formula, which is 1 if compaction saves all that it can; from the peaks of gw-U and gw-C."""
+    if not isinstance(plain, int) or not isinstance(compact, int):
+        return None
+    there, nodes = ideal_bytes(model, mode, graph)
+    edges = max(plain + there - nodes, 0)
+    return float((compact + there) / (graph["compaction"] * edges + nodes))
 
 
-def print_times(results: Results, mode: str, names: Sequence[str], threads: int) -> None:
-    """Prints the times of graphweave and its peers. The forced variants are in the table of the ablation."""
-    shown = [name for name in names if name not in FIXED]
+def show(results: Results, options: Namespace) -> None:
+    """The table of times is the runner's."""
+    layers = _layers(results)
+    _ablation(layers)
+    _summary(summarise(results))
     rows = []
-    for pair, one in results.items():
-        systems = one.get(mode, {}).get("systems", {})
-        rows.append([pair, *(_cell(systems.get(name)) for name in shown)])
-    title = f"{mode}: one layer 64 -> 64, ms, median ± half the IQR, {threads} threads; hetero RGAT: other softmax"
-    ratio_table(title, ["model graph", *shown], rows)
+    for (model, graph, mode), systems in layers.items():
+        peaks = {name: one["peak"] for name, one in systems.items() if "peak" in one}
+        if peaks and (about := results.get(f"graph {graph}")) is not None:
+            said = {name: f"{p / 2**20:.1f}" if isinstance(p, int) else p[:40] for name, p in peaks.items()}
+            listed = ", ".join(f"{name} {text}" for name, text in said.items())
+            formula = of_ideal(model, mode, about, peaks.get("gw-U"), peaks.get("gw-C"))
+            share = f"{formula:.2f}" if formula else "-"
+            rows.append([f"{model} {graph} {mode}", f"{about['compaction']:.2f}", share, listed])
+    headings = ["model graph mode", "pairs / edges", "C / (ratio x edges of U + nodes)", "peak MiB of a step"]
+    ratio_table("peak memory beyond inputs and weights", headings, rows)
+    rows = [
+        [name, *(str(one.get(mode, one.get("status", "-"))) for mode in ("infer", "train"))]
+        for name, one in results.items() if name.startswith("launches")
+    ]  # fmt: skip
+    ratio_table("kernel launches of a warm step, PyG's HeteroConv compiled by graphweave", ["", "infer", "train"], rows)
 
 
-def print_ablation(results: Results, mode: str) -> None:
-    headings = ["model graph", "U ms", "C", "R", "C+R", "choice ms", "best / choice"]
+def _ablation(layers: Layers) -> None:
     rows = []
-    for pair, one in results.items():
-        systems = one.get(mode, {}).get("systems", {})
-        if not any(name in systems for name in (BASE, *FIXED)):
-            continue
+    for name, systems in layers.items():
         base, best, choice = (seconds(systems, names) for names in (FIXED[:1], FIXED, (BASE,)))
-
-        def gain(name: str, base: Any = base, systems: Mapping[str, Any] = systems) -> str:
-            one = seconds(systems, (name,))
-            return f"{base[0] / one[0]:.2f}x" if base and one else "-"
-
-        last = f"{best[0] / choice[0]:.2f} ({best[1][3:]})" if best and choice else "-"
-        rows.append([pair, _cell(systems.get("gw-U")), *map(gain, FIXED[1:]), _cell(systems.get(BASE)), last])
-    ratio_table(
-        f"{mode}: compaction (C) and reordering (R) over neither (U), and the cost model's choice", headings, rows
-    )
+        if base is None or best is None:
+            continue
+        gains = [f"{base[0] / one[0]:.2f}x" if (one := seconds(systems, (form,))) else "-" for form in FIXED[1:]]
+        last = [f"{1e3 * choice[0]:.2f}", f"{best[0] / choice[0]:.2f} ({best[1][3:]})"] if choice else ["-", "-"]
+        rows.append([" ".join(name), f"{1e3 * base[0]:.2f}", *gains, *last])
+    title = "compaction (C) and reordering (R) over neither (U), and the cost model's choice"
+    ratio_table(title, ["model graph mode", "U ms", "C", "R", "C+R", "choice ms", "best / choice"], rows)
 
 
-def print_summary(entries: Sequence[Mapping[str, Any]]) -> None:
+def _summary(entries: Sequence[Mapping[str, Any]]) -> None:
     rows = []
     for entry in entries:
         mean, target = (f"{v:.1f}x" if v else "-" for v in (entry["mean"], entry["target"]))
-        notes = [f"no peer fits: {', '.join(entry['failed'])}"] if entry["failed"] else []
-        notes += [f"peer wins: {', '.join(entry['peer_wins'])}"] if entry["peer_wins"] else []
-        notes += [f"other softmax: {', '.join(entry['other_softmax'])}"] if entry["other_softmax"] else []
+        words = {"no peer fits": "failed", "peer wins": "peer_wins", "other softmax": "other_softmax"}
+        notes = [f"{what}: {', '.join(entry[key])}" for what, key in words.items() if entry[key]]
         worst = f"{min(entry['ratios'].values()):.2f}x" if entry["ratios"] else "-"
         cells = [mean, worst, str(len(entry["ratios"])), target, entry["verdict"], "; ".join(notes)]
         rows.append([f"{entry['model']} {entry['mode']}", entry["peer"], *cells])
     headings = ["model mode", "against", "geometric mean", "worst", "graphs", "target", "", "notes"]
     ratio_table("how many times faster graphweave is (cost model's choice)", headings, rows)
-
-
-def print_memory(memory: Mapping[str, Mapping[str, Any]]) -> None:
-    """Prints peaks, and Hector's formula, which is 1 if compaction saves all that it can."""
-    rows = []
-    for pair, one in memory.items():
-        for mode, answer in one.items():
-            peaks = answer["peaks"]
-            cells = [f"{v / 2**20:.1f}" if isinstance(v, int) else short(v) for v in peaks.values()]
-            listed = ", ".join(f"{name} {cell}" for name, cell in zip(peaks, cells, strict=True))
-            formula = f"{answer['of_ideal']:.2f}" if answer.get("of_ideal") else "-"
-            rows.append([f"{pair} {mode}", f"{answer['compaction']:.2f}", formula, listed])
-    headings = ["model graph mode", "pairs / edges", "C / (ratio x edges of U + nodes)", "peak MiB of a step"]
-    ratio_table("peak memory beyond inputs and weights", headings, rows)
-
-
-def print_launches(launches: Mapping[str, Any]) -> None:
-    rows = [[name, *(str(one.get(mode, one.get("status", "-"))) for mode in ("infer", "train"))]
-            for name, one in launches.items()]  # fmt: skip
-    ratio_table("kernel launches of a warm step, PyG's HeteroConv compiled by graphweave", ["", "infer", "train"], rows)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import track
 
-from bench.case import EXACT, Bench, Case, options_of, sizes_of
-from bench.check import Result
-from bench.common import available_memory, ratio_table
+from bench.case import EXACT, Bench, Case, Numbers, options_of, sizes_of
+from bench.common import available_memory, in_fresh_process, ratio_table
 from bench.record import Record
-from bench.turns import SETTLE_SECONDS, Answering, Player, PlayerLost, take_turns
-from bench.worker import Asked, read_result, write_arrays
+from bench.steps import Result, read_result, write_arrays
+from bench.turns import MALLOC, SETTLE_SECONDS, Answering, Player, PlayerLost, take_turns
+from bench.worker import asked
 
 
 class Here:
@@ -46,74 +49,130 @@ class Measuring:
         self._sizes = sizes_of(case, options)
         self._here = None if bench.apart else case.build(**self._sizes)
         self._references: dict[str, Result] = {}
+        self._peers = [peer for peer in case.peers if not options.systems or peer in options.systems]
 
     def run(self) -> dict[str, dict[str, Any]]:
         """Peer -> its answer: `status`, the seconds of the first call, errors, and times if its result is right."""
-        peers = [peer for peer in self._case.peers if not self._options.systems or peer in self._options.systems]
-        asked: dict[str, Answering] = {}
+        started: dict[str, Answering] = {}
         found: dict[str, dict[str, Any]] = {}
         try:
-            for peer in peers:
+            for peer in sorted(self._peers, key=lambda peer: peer != self._case.check.reference):
                 try:
-                    asked[peer] = self._start(peer)
-                    found[peer] = self._first(peer, asked[peer])
+                    started[peer] = self._start(peer)
+                    found[peer] = self._first(peer, started[peer])
                 except (PlayerLost, OSError) as problem:
                     found[peer] = {"status": str(problem)}
-            right = {peer: one for peer, one in asked.items() if found[peer]["status"] == "ok"}
-            settle = SETTLE_SECONDS if self._bench.apart else 0.0
-            for peer, timing in take_turns(right, repeats=self._options.repeats, settle=settle).items():
-                found[peer].update(timing)
+            right = {peer: one for peer, one in started.items() if found[peer]["status"] == "ok"}
+            self._turns(right, found)
             if self._case.notes is not None:
                 for peer, one in right.items():
-                    found[peer].update(one.ask("notes"))
+                    found[peer].update(self._noted(one))
         finally:
-            for one in asked.values():
+            for one in started.values():
                 one.close()
+        found = {peer: found[peer] for peer in self._peers}
+        if self._case.memory:
+            for peer, peak in self.ask("peak", MALLOC).items():
+                found[peer]["peak"] = peak
         return found
 
-    def _first(self, peer: str, asked: Answering) -> dict[str, Any]:
-        first = asked.ask("first")
-        told = first if isinstance(first, dict) else {"first": first}
-        got = self._result(asked)
-        check = self._case.check
-        if peer == check.reference:
-            self._references[peer] = got
-        want = self._reference(check.reference)
-        return {**told, **check.verdict(got, want, (lambda: self._reference(EXACT)) if check.exact else None)}
+    def _noted(self, one: Answering) -> dict[str, Any]:
+        try:
+            return dict(one.ask("notes"))
+        except PlayerLost as problem:
+            return {"notes": str(problem)}
 
-    def _reference(self, peer: str) -> Result:
+    def ask(self, question: str, environment: Mapping[str, str]) -> dict[str, Any]:
+        """Peer -> its answer after a first call, by a process that ends then, or why there is none."""
+        found: dict[str, Any] = {}
+        for peer in self._peers:
+            try:
+                with self._alone(peer, environment) as one:
+                    found[peer] = one.ask(question)
+            except (PlayerLost, OSError) as problem:
+                found[peer] = str(problem)
+        return found
+
+    @contextmanager
+    def _alone(self, peer: str, environment: Mapping[str, str]) -> Any:
+        one = self._start(peer, environment)
+        try:
+            one.ask("first")
+            yield one
+        finally:
+            one.close()
+
+    def _turns(self, right: Mapping[str, Answering], found: dict[str, dict[str, Any]]) -> None:
+        settle = SETTLE_SECONDS if self._bench.apart or self._bench.dgl is not None else 0.0
+        own = self._bench.base
+        slow = {peer: one for peer, one in right.items() if peer != own and found[peer]["warm"] > self._bench.slow}
+        quick = {peer: one for peer, one in right.items() if peer not in slow}
+        timed = take_turns(quick, repeats=self._options.repeats, settle=settle)
+        timed |= take_turns(slow, repeats=self._bench.slow_repeats, warmup=0, settle=settle)
+        for peer, timing in timed.items():
+            found[peer].update(timing)
+
+    def _first(self, peer: str, one: Answering) -> dict[str, Any]:
+        told = one.ask("first")
+        got, warm = self._result(one)
+        check = self._case.check
+        reference = check.others.get(peer, check.reference)
+        if peer == reference:
+            self._references[peer] = got
+        want = self._reference(reference, check.otherwise)
+        exact = (lambda: self._reference(EXACT)) if check.exact else None
+        return {**told, "warm": warm, **check.verdict(got, want, exact)}
+
+    def _reference(self, peer: str, otherwise: str | None = None) -> Result:
         """The result of a peer that others are compared with, by a process that ends if it is not measured itself."""
         if peer not in self._references:
-            asked = self._start(peer)
             try:
-                asked.ask("first")
-                self._references[peer] = self._result(asked)
-            finally:
-                asked.close()
+                with self._alone(peer, {}) as one:
+                    self._references[peer], _ = self._result(one)
+            except PlayerLost as problem:
+                if otherwise is None or otherwise not in self._case.peers:
+                    raise PlayerLost(f"{peer} cannot judge: {problem}") from None
+                self._references[peer] = self._reference(otherwise)
         return self._references[peer]
 
-    def _result(self, asked: Answering) -> Result:
+    def _result(self, one: Answering) -> tuple[Result, float]:
         path = self._folder / "result.npz"
-        asked.ask("result", path=str(path))
-        return read_result(path)
+        seconds = one.ask("result", path=str(path))
+        return read_result(path), seconds
 
-    def _start(self, peer: str) -> Answering:
-        if self._here is not None:
-            return Here(Asked(self._case, peer, self._here).handlers)
-        bench, options = self._bench, self._options
-        command: Sequence[str] | None = None
-        if bench.elsewhere is not None:
-            command = bench.elsewhere(peer, self._case, self._inputs(), options)
-        if command is None:
-            command = [sys.executable, "-m", "bench.worker", "case", bench.module, self._case.name, peer, *self._argv]
-        environment = {"OMP_NUM_THREADS": str(options.threads), **bench.environment.get(peer, {})}
-        return Player(command, environment, timeout=options.timeout, memory=available_memory())
+    def _start(self, peer: str, environment: Mapping[str, str] | None = None) -> Answering:
+        case, bench, options = self._case, self._bench, self._options
+        if case.refusal is not None and (reason := case.refusal(peer, **self._sizes)) is not None:
+            raise PlayerLost(reason)
+        if self._here is not None and not (bench.dgl is not None and peer.startswith("dgl")):
+            return Here(asked(case, peer, self._here).handlers)
+        command = self._of_dgl(peer) if bench.dgl is not None and peer.startswith("dgl") else [
+            sys.executable, "-m", "bench.worker", "case", bench.module, case.name, peer, *self._argv
+        ]  # fmt: skip
+        added = {"OMP_NUM_THREADS": str(options.threads), **bench.environment.get(peer, {}), **(environment or {})}
+        return Player(command, added, timeout=options.timeout, memory=available_memory())
 
-    def _inputs(self) -> Path:
+    def _of_dgl(self, peer: str) -> Sequence[str]:
+        """The command of a peer in DGL's environment."""
+        python, inputs = self._options.dgl_python, self._case.inputs
+        assert self._bench.dgl is not None and inputs is not None, f"{self._case.name} has no inputs for DGL"
+        if not python.exists():
+            raise PlayerLost(f"needs DGL: {python.name} of --dgl-python is absent (`make bench-peers` makes it)")
         path = self._folder / "inputs.npz"
-        if self._case.inputs is not None and not path.exists():
-            write_arrays(path, self._case.inputs(**self._sizes))
-        return path
+        if not path.exists():
+            write_arrays(path, inputs(**self._sizes))
+        plain = {name: value for name, value in self._sizes.items() if isinstance(value, str | int | float)}
+        notes = getattr(self._case.notes, "__name__", "")
+        given = [self._bench.dgl, peer, str(path), json.dumps(plain), str(self._options.threads), notes]
+        return [str(python), "-m", "bench.dgl_worker", *given]
+
+
+def numbers_of(case: Numbers, options: Namespace) -> Any:
+    sizes = sizes_of(case, options)
+    if case.here:
+        return case.measure(**sizes)
+    environment = {"OMP_NUM_THREADS": str(options.threads), **case.environment}
+    return in_fresh_process(case.measure, environment, timeout=options.timeout, memory=available_memory(), **sizes)
 
 
 def show(bench: Bench, results: Mapping[str, Any], threads: int) -> None:
@@ -123,20 +182,32 @@ def show(bench: Bench, results: Mapping[str, Any], threads: int) -> None:
         if "status" in found:
             rows.append([name, "", found["status"]])
             continue
+        if not all(isinstance(one, dict) and "status" in one for one in found.values()):
+            continue  # numbers, which `Bench.show` prints
         base = found.get(bench.base, {}).get("median")
         for peer, one in found.items():
             if "median" not in one:
-                rows.append([name, peer, one["status"]])
+                rows.append([name, peer, short(one["status"])])
                 continue
             spread = f"{1e3 * one['median']:.3f} ±{500 * (one['q3'] - one['q1']):.3f}"
             ratio = f"{one['median'] / base:.2f}x" if base else "-"
             more = (text(found, one) for text in bench.columns.values())
-            rows.append([name, peer, spread, ratio, f"{one['first']:.2f}", f"{one['error']:.0e}", *more])
+            shown = ("first", ".2f"), ("error", ".0e")
+            known = (f"{one[key]:{digits}}" if key in one else "" for key, digits in shown)
+            rows.append([name, peer, spread, ratio, *known, *more])
     headings = ["case", "peer", "ms, median ± half the IQR", f"/ {bench.base}", "first, s", "error", *bench.columns]
     ratio_table(f"{bench.name}, {threads} threads", headings, rows)
 
 
-def chosen_of(cases: Sequence[Case], wanted: Sequence[str]) -> list[Case]:
+def short(status: str) -> str:
+    """The status of a peer without a number, shortened for a table."""
+    words = ("allocate memory", "bad_alloc", "MemoryError", "signal 9", "not enough memory")
+    if any(word in status for word in words):
+        return "out of memory"
+    return "timeout" if status.startswith("no answer") else status[:60]
+
+
+def chosen_of(cases: Sequence[Case | Numbers], wanted: Sequence[str]) -> list[Case | Numbers]:
     """The cases with these names; a name that none has stands for all that begin with it."""
     names = {case.name for case in cases}
     if unknown := [one for one in wanted if not any(name.startswith(one) for name in names)]:
@@ -145,21 +216,35 @@ def chosen_of(cases: Sequence[Case], wanted: Sequence[str]) -> list[Case]:
     return [case for case in cases if not wanted or case.name in whole or case.name.startswith(begun)]
 
 
+def measured(bench: Bench, case: Case | Numbers, options: Namespace, argv: Sequence[str]) -> Any:
+    if case.missing is not None:
+        return {"status": f"skipped: {case.missing}"}
+    if isinstance(case, Numbers):
+        return numbers_of(case, options)
+    with tempfile.TemporaryDirectory() as folder:
+        return Measuring(bench, case, options, argv, Path(folder)).run()
+
+
 def run(bench: Bench, argv: Sequence[str] | None = None) -> int:
     """The command of a benchmark. The exit code is 1 if a result is wrong."""
     argv = sys.argv[1:] if argv is None else argv
     options = options_of(bench, argv)
     torch.set_num_threads(options.threads)
     chosen = chosen_of(list(bench.cases(options)), options.cases)
-    asked = {name: getattr(options, name) for name in bench.options if name != "data_dir"}
-    about = {"benchmark": bench.name, "threads": options.threads, "quick": options.quick, "options": asked}
-    record = Record(options.out, about, resume=options.resume)
+    own = {name: getattr(options, name) for name in bench.options if name != "data_dir"}
+    about = {"benchmark": bench.name, "threads": options.threads, "quick": options.quick, "options": own}
+    record, end = Record(options.out, about, resume=options.resume), time.monotonic() + options.seconds
     for case in track([case for case in chosen if case.name not in record], "cases"):
-        if case.missing is not None:
-            record[case.name] = {"status": f"skipped: {case.missing}"}
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            record[case.name] = Measuring(bench, case, options, argv, Path(folder)).run()
-    show(bench, record.results, options.threads)
-    answers = [one for found in record.results.values() for one in found.values() if isinstance(one, dict)]
-    return int(any(one["status"].startswith("wrong") for one in answers))
+        if time.monotonic() < end:
+            record[case.name] = measured(bench, case, options, argv)
+    if bench.show is None or any(isinstance(case, Case) for case in chosen):
+        show(bench, record.results, options.threads)
+    if bench.show is not None:
+        bench.show(record.results, options)
+    return int(any(map(is_wrong, record.results.values())))
+
+
+def is_wrong(found: Mapping[str, Any]) -> bool:
+    """Whether the status of a measurement, or of a peer of a case, begins with "wrong"."""
+    answers = [found, *(one for one in found.values() if isinstance(one, dict))]
+    return any(str(one.get("status")).startswith("wrong") for one in answers)

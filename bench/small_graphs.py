@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,47 +24,19 @@ import torch
 from torch import Tensor
 
 import graphweave
-from bench.case import Bench, Case, Check, Peers, Step, training_result
-from bench.graphs import FEATURES, HIDDEN, Workload
+from bench.case import Bench, Case, Check, Peers
+from bench.graphs import data_dir
 from bench.options import Among
 from bench.runner import run
-from bench.workloads import COMPILERS, MODELS, training_step
-from graphweave.data import rmat
+from bench.spec_peers import case_of
+from bench.specs import SPECS
+from bench.steps import Step
 
 NODES, EDGES = 2_708, 10_556
 """The size of Cora."""
 
 SYSTEMS = ("eager", "graphweave", "plain")
 DEFAULT_MODELS = ("gcn", "sage", "gin", "gat")
-CHECK = Check(1e-3)
-"""Gradients of two layers in float32."""
-
-
-def workload(nodes: int) -> Workload:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(nodes, FEATURES, generator=generator)
-    index = rmat(nodes, EDGES, 0) if nodes == NODES else torch.randint(nodes, (2, 2 * nodes), generator=generator)
-    return Workload(x, index, torch.randint(HIDDEN, (nodes,), generator=generator))
-
-
-def build(model: str, nodes: int, kind: str) -> Peers:
-    work = workload(nodes)
-    torch.manual_seed(0)
-    net = MODELS[model].make(FEATURES)
-
-    def prepare(system: str) -> Step:
-        if kind != "inference":
-            step = training_step(system, net, compile_loss=kind == "training")
-            return lambda: training_result(step(work), net)
-        compiled = COMPILERS[system](net)
-
-        def infer() -> Tensor:
-            with torch.no_grad():
-                return compiled(*work.inputs)
-
-        return infer
-
-    return {system: partial(prepare, system) for system in SYSTEMS}
 
 
 class _Nothing(torch.autograd.Function):
@@ -102,13 +75,15 @@ def cases(options: Namespace) -> Iterator[Case]:
     for nodes in options.nodes:
         for model in options.models:
             for kind in ("training", "training, loss outside", "inference"):
-                sizes = {"model": model, "nodes": nodes, "kind": kind}
-                yield Case(f"{model} {nodes}, {kind}", build, SYSTEMS, CHECK, sizes, {"nodes": 10})
+                mode = "infer" if kind == "inference" else "train"
+                spec = replace(SPECS[model], graph=f"rmat:{nodes}:{EDGES if nodes == NODES else 2 * nodes}")
+                sizes = {"compile_loss": kind == "training"}
+                yield case_of(f"{model} {nodes}, {kind}", spec, mode, data_dir(), SYSTEMS, sizes)
     for kind in ("training", "inference"):
-        yield Case(f"nothing, {kind}", build_nothing, SYSTEMS[:2], CHECK, {"kind": kind})
+        yield Case(f"nothing, {kind}", build_nothing, SYSTEMS[:2], Check(0.0), {"kind": kind})
 
 
-OPTIONS = {"models": Among(MODELS, DEFAULT_MODELS), "nodes": (NODES, 30)}
+OPTIONS = {"models": Among(SPECS, DEFAULT_MODELS), "nodes": (NODES, 30)}
 BENCH = Bench("bench.small_graphs", __doc__, cases, OPTIONS, repeats=40)
 
 

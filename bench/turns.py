@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -31,6 +32,10 @@ TURN_SECONDS = 0.05
 SETTLE_SECONDS = 0.02
 """Pause between turns, in which the OpenMP threads of the previous process stop spinning."""
 
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+"""Environment of processes whose memory is measured: malloc returns larger blocks to the system at once, so that the
+high-water mark is the memory in use."""
 
 ANSWERS = "BENCH_ANSWERS"
 """Environment variable with the pipe for a process's answers. Libraries may print to standard output."""
@@ -180,3 +185,23 @@ def take_turns(
 def summary(taken: Sequence[float]) -> dict[str, Any]:
     q1, _, q3 = quantiles(taken, n=4, method="inclusive") if len(taken) > 1 else (taken[0],) * 3
     return {"median": median(taken), "q1": q1, "q3": q3, "min": min(taken), "repeats": len(taken)}
+
+
+def _status_kib(field: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None, f"/proc/self/status has no {field}"
+    return int(found[1])
+
+
+def peak_extra_bytes(call: Callable[[], Any]) -> int:
+    """Peak resident bytes while `call` runs, beyond those resident when it starts.
+
+    Linux only: writing 5 to /proc/self/clear_refs sets the high-water mark VmHWM back to the resident size. Run it in
+    a fresh process: buffers an allocator still holds from earlier work would hide what the call takes.
+    """
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status_kib("VmRSS")
+    call()
+    return max(_status_kib("VmHWM") - before, 0) * 1024

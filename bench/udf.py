@@ -1,206 +1,147 @@
-"""User-defined message passing: graphweave and DGL 2.1 running the same functions, in turn.
+"""User-defined message passing: graphweave and DGL 2.1 running the same functions, in turn; and building a graph.
 
     python -m bench.udf [--layers gcn gat cgat sage gin] [--graphs rmat-ppi rmat ppi arxiv] [--modes infer train]
-                        [--systems udf udf-eager builtin pyg dgl-udf dgl] [--repeats 20] [--dgl-repeats 3]
-                        [--threads 2] [--timeout 600] [--dgl-thp] [--no-build] [--out FILE]
+                        [--systems graphweave udf-eager builtin pyg dgl-udf dgl] [--repeats 20]
+                        [--threads 2] [--timeout 600] [--cases NAME ...] [--out FILE] [--resume]
 
 Two layers, 64 wide, of each kind, and R-MAT graphs of PPI's and ogbn-arxiv's sizes unless others are named. `infer` is
 a forward pass without gradients, `train` forward, loss and backward. Systems:
 
-    udf        the layers of bench/udf_layers.py (user-defined functions), model and loss compiled by graphweave
+    graphweave the layers of bench/udf_layers.py (user-defined functions), model and loss compiled by graphweave
     udf-eager  the same lines outside graphweave.compile, where each update_all runs its own compiled kernels
     builtin    the layers with built-in functions, compiled by graphweave (bench/udf_variants.py)
     pyg        the layers as PyG has them, compiled by graphweave
-    dgl-udf    DGL running the very lines of udf (gcn, gat, cgat), which it does in buckets of equal degree
+    dgl-udf    DGL running the very lines of graphweave (gcn, gat, cgat), which it does in buckets of equal degree
     dgl        DGL's own layers (all but cgat)
 
-Every system has a process of its own with equal thread counts; they take turns (bench/turns.py) and never run at once.
-All get the same inputs and weights, and outputs, loss and gradients are compared with eager PyG first, as in
-bench/peers.py: a wrong system is not timed. Formats and work on the graph alone are warm on both sides. dgl-udf takes
-seconds a step, so it has few rounds of its own (--dgl-repeats, or one if its first step took more than a minute), in
-which the others take part; the ratios to it are of those rounds, all other ratios of --repeats rounds without it. A
-system that runs out of memory or --timeout has this as its result.
+All get the same inputs and weights, and outputs, loss and gradients are compared with eager PyG first. Formats and work
+on the graph alone are warm on both sides. A system that takes seconds a step, as dgl-udf does, has three rounds.
 
-Building a graph (5M edges by default, bench/udf_build.py) is compared with torch.sort at the end.
+The cases `build rmat` and `build uniform` make a `graphweave.Graph` of 5M edges from unsorted int64 indices, and the
+formats that message passing over node features and its backward read: edges grouped by destination and by source, and
+for each grouping the rows at the other end, with all indices checked. `with-perm` also makes the permutations of both
+groupings, which features of edges need. `sort` is `torch.sort` of the destinations: values and permutation. They take
+turns on fresh copies of the indices, so that no cache holds anything from the round before.
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import gc
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from bench import udf_build, udf_worker
-from bench.common import available_memory, in_fresh_process, ratio_table, save
+import torch
+from torch import Tensor
+
+import graphweave
+from bench.case import Bench, Case, Numbers
+from bench.common import ratio_table, seconds_of
 from bench.graphs import GRAPHS, data_dir, missing
-from bench.judge import Judge, result_of
-from bench.options import Among, options_from
-from bench.turns import ROOT, Player, PlayerLost, take_turns
+from bench.options import Among
+from bench.runner import run
+from bench.spec_peers import case_of
+from bench.specs import USER_DEFINED, Spec
+from bench.steps import MODES
+from bench.turns import summary
 from bench.udf_layers import LAYERS
-from bench.workloads import THP
+from graphweave.data import rmat
+from graphweave.runtime import formats
+from graphweave.runtime.index import Index
 
-MODES = {"infer": ("first_infer", "result_infer", "infer"), "train": ("first", "result", "turn")}
-"""Mode -> the questions for the first call, for its results, and for a turn."""
+PEERS = ("graphweave", "udf-eager", "builtin", "pyg")
+DGL = {"gcn": ("dgl-udf", "dgl"), "gat": ("dgl-udf", "dgl"), "cgat": ("dgl-udf",), "sage": ("dgl",), "gin": ("dgl",)}
+"""Layer -> the peers of DGL: those that it runs as functions, and those that it has itself."""
 
-OWN = ("udf", "udf-eager", "builtin", "pyg")
-SYSTEMS = (*OWN, "dgl-udf", "dgl")
-DGL_UDF_LAYERS = ("gcn", "gat", "cgat")
-"""Layers that DGL runs as user-defined functions."""
-
-LONG_SECONDS = 60.0
-"""If DGL's first step takes longer than this, it gets only one more round."""
-
-DGL_LAYERS = ("gcn", "gat", "sage", "gin")
-"""Layers that DGL has itself."""
-
-TARGETS: dict[str, dict[str, float]] = {
-    "infer": {"dgl-udf / udf": 100.0, "dgl-udf / udf-eager": 100.0, "udf / builtin": 1.1, "udf / pyg": 1.1},
-    "train": {"dgl-udf / udf": 50.0, "dgl-udf / udf-eager": 50.0, "udf / builtin": 1.1, "udf / pyg": 1.1}
-    | {"dgl / udf": 3.0},
-}
-"""Mode -> ratio -> its target, a lower limit if DGL is the numerator, else an upper limit."""
+BUILDS = ("graph", "with-perm", "sort")
+KINDS = ("rmat", "uniform")
+"""rmat: ends of R-MAT edges, with hubs. uniform: random numbers."""
 
 
-class Case:
-    """One layer on one graph, by all systems."""
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Formats of one direction."""
 
-    def __init__(self, options: argparse.Namespace, layer: str, graph: str) -> None:
-        self.options, self.layer, self.graph = options, layer, graph
-        left_out = {"dgl-udf": layer not in DGL_UDF_LAYERS, "dgl": layer not in DGL_LAYERS}
-        self.names = [name for name in options.systems if not left_out.get(name)]
-
-    def measure(self) -> dict[str, Any]:
-        """Mode -> results of all systems, and ratios."""
-        players: dict[str, Player] = {}
-        answer: dict[str, Any] = {}
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                case = Path(folder) / "case.npz"
-                writer = self._own("eager")
-                try:
-                    writer.ask("save_case", path=str(case))
-                finally:
-                    writer.close()
-                players = {name: self._own(name) if name in OWN else self._dgl(name, case) for name in self.names}
-                for mode in self.options.modes:
-                    answer[mode] = self._mode(mode, players)
-        finally:
-            for player in players.values():
-                player.close()
-        return answer
-
-    def _mode(self, mode: str, players: Mapping[str, Player]) -> dict[str, Any]:
-        first, result, turn = MODES[mode]
-        judge = Judge(lambda wide: self._own("eager", wide=wide), question=result)
-        systems: dict[str, dict[str, Any]] = {}
-        for name, player in players.items():
-            try:
-                systems[name] = {**player.ask(first), **judge.verdict(result_of(player, result))}
-            except PlayerLost as problem:
-                systems[name] = {"status": str(problem)}
-        right = {name: player for name, player in players.items() if systems[name]["status"] == "ok"}
-        quick = {name: player for name, player in right.items() if name != "dgl-udf"}
-        timed = take_turns(quick, repeats=self.options.repeats, question=turn)
-        slow: dict[str, dict[str, Any]] = {}
-        if "dgl-udf" in right:
-            steps = {name: answer["steps"] for name, answer in timed.items() if answer["status"] == "ok"}
-            rounds = self.options.dgl_repeats if systems["dgl-udf"]["first"] < LONG_SECONDS else 1
-            slow = take_turns(right, repeats=rounds, warmup=0, question=turn, known_steps=steps)
-        for name in right:
-            systems[name].update(timed.get(name, slow.get(name, {})))
-            if name in timed and name in slow:
-                systems[name]["beside_dgl_udf"] = slow[name]
-        return {"systems": systems, "ratios": _ratios(mode, timed, slow)}
-
-    def _own(self, system: str, *, wide: bool = False) -> Player:
-        options = self.options
-        return udf_worker.start(
-            system, self.layer, self.graph, threads=options.threads, folder=options.data_dir, wide=wide,
-            timeout=options.timeout, memory=available_memory(),
-        )  # fmt: skip
-
-    def _dgl(self, system: str, case: Path) -> Player:
-        options = self.options
-        name = f"udf-{self.layer}" if system == "dgl-udf" else self.layer
-        command = [str(options.dgl_python), "-m", "bench.dgl_worker", name, str(case)]
-        command += ["--threads", str(options.threads), "--index-bits", "64"]
-        environment = {"OMP_NUM_THREADS": str(options.threads), "DGLBACKEND": "pytorch"}
-        if options.dgl_thp:
-            environment[THP] = "1"
-        return Player(command, environment, timeout=options.timeout, memory=available_memory())
+    csr: formats.CsrFormat
+    column: Tensor
+    perm: Tensor | None
 
 
-def _ratios(mode: str, timed: Mapping[str, Any], slow: Mapping[str, Any]) -> dict[str, float]:
-    ratios: dict[str, float] = {}
-    for ratio in TARGETS[mode]:
-        above, below = ratio.split(" / ")
-        taken = slow if above == "dgl-udf" else timed
-        both = [taken.get(name, {}).get("median") for name in (above, below)]
-        if all(both):
-            ratios[ratio] = both[0] / both[1]
-    return ratios
+def groupings(src: Tensor, dst: Tensor, num_nodes: int, *, perm: bool) -> list[Grouping]:
+    """The groupings by destination and by source."""
+    graph = graphweave.graph((src, dst), num_nodes=num_nodes)
+    src, dst = graph.edges()
+    ends = Index(dst, num_nodes), Index(src, num_nodes)
+    return [
+        Grouping(formats.csr(row), formats.column(row, other), formats.perm(row) if perm else None)
+        for row, other in (ends, ends[::-1])
+    ]
 
 
-def short(status: str) -> str:
-    """The status of a system without a time, shortened for a table."""
-    if any(words in status for words in ("allocate memory", "bad_alloc", "MemoryError", "signal 9")):
-        return "out of memory"
-    return "timeout" if status.startswith("no answer") else status[:60]
+def check(found: Sequence[Grouping], src: Tensor, dst: Tensor) -> None:
+    """Compares the groupings with torch.sort."""
+    for one, (row, other) in zip(found, ((dst, src), (src, dst)), strict=True):
+        order = torch.sort(row, stable=True).indices
+        assert one.perm is not None
+        assert torch.equal(one.perm.long(), order)
+        assert torch.equal(one.column.long(), other[order])
+        assert torch.equal(one.csr.indptr.long().diff(), torch.bincount(row, minlength=one.csr.num_rows))
 
 
-def table_row(case: str, one: Mapping[str, Any], mode: str, names: Sequence[str]) -> list[str]:
-    def cell(name: str) -> str:
-        answer = one["systems"].get(name)
-        if answer is None:
-            return "-"
-        if answer["status"] != "ok":
-            return short(answer["status"])
-        return f"{1e3 * answer['median']:.2f} ±{500 * (answer['q3'] - answer['q1']):.2f}"
+def building(kind: str, nodes: int, edges: int, repeats: int, threads: int) -> dict[str, Any]:
+    """Seconds of all systems, and ratios to the sort. The first round is not counted."""
+    torch.set_num_threads(threads)
+    drawn = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0))
+    index = rmat(nodes, edges) if kind == "rmat" else drawn
+    check(groupings(index[0], index[1], nodes, perm=True), index[0], index[1])
 
-    ratios = [f"{one['ratios'][ratio]:.2f}x" if ratio in one["ratios"] else "-" for ratio in TARGETS[mode]]
-    return [case, *map(cell, names), *ratios]
+    def seconds(system: str) -> float:
+        src, dst = index[0].clone(), index[1].clone()
+        formats.clear()
+        gc.collect()
+        if system == "sort":
+            return seconds_of(lambda: torch.sort(dst))
+        return seconds_of(lambda: groupings(src, dst, nodes, perm=system == "with-perm"))
 
-
-def print_tables(results: Mapping[str, Any], options: argparse.Namespace) -> None:
-    for mode in options.modes:
-        bounds = [f"{r} ({'>=' if t > 2 else '<='} {t:g}x)" for r, t in TARGETS[mode].items()]
-        rows = [table_row(case, answer[mode], mode, options.systems) for case, answer in results.items()]
-        title = f"{mode}: 2 layers, 64 wide, ms, median ± half the IQR, {options.threads} threads"
-        ratio_table(title, ["layer graph", *options.systems, *bounds], rows)
-
-
-def print_build(answer: Mapping[str, Any]) -> None:
-    if "results" in answer:
-        udf_build.print_table(answer)
-    else:
-        print(f"building a graph: {answer['status']}")
+    rounds = [{system: seconds(system) for system in BUILDS} for _ in range(repeats + 1)][1:]
+    answer: dict[str, Any] = {system: summary([one[system] for one in rounds]) for system in BUILDS}
+    ratios = {system: answer[system]["median"] / answer["sort"]["median"] for system in BUILDS[:-1]}
+    return {**answer, "ratios": ratios}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = options_from(
-        argv, __doc__, layers=Among(LAYERS), graphs=Among(GRAPHS, ("rmat-ppi", "rmat")), modes=Among(MODES),
-        systems=Among(SYSTEMS), repeats=20, dgl_repeats=3, dgl_thp=False, timeout=600.0, build=True,
-        dgl_python=ROOT / ".venv-dgl" / "bin" / "python", data_dir=data_dir(),
-    )  # fmt: skip
-    for graph in options.graphs:
-        reason = missing(graph, options.data_dir)
-        if reason:
-            raise SystemExit(reason)
-    results: dict[str, Any] = {}
-    record = {"benchmark": "udf", "targets": TARGETS, "dgl_thp": options.dgl_thp, "results": results}
+def show(results: Mapping[str, Any], options: Namespace) -> None:
+    rows = [
+        [name, *(f"{1e3 * one[b]['median']:.0f} ±{500 * (one[b]['q3'] - one[b]['q1']):.0f}" for b in BUILDS),
+         *(f"{ratio:.2f}x" for ratio in one["ratios"].values())]
+        for name, one in results.items() if name.startswith("build ") and "ratios" in one
+    ]  # fmt: skip
+    if rows:
+        headings = ["", *BUILDS, "graph / sort", "with-perm / sort"]
+        ratio_table("building a graph, ms, median ± half the IQR", headings, rows)
+
+
+def cases(options: Namespace) -> Iterator[Case | Numbers]:
     for graph in options.graphs:
         for layer in options.layers:
-            results[f"{layer} {graph}"] = Case(options, layer, graph).measure()
-            save(options.out, record)
-    print_tables(results, options)
-    if options.build:
-        record["build"] = in_fresh_process(udf_build.measure_all, threads=options.threads)
-        save(options.out, record)
-        print_build(record["build"])
-    return 0
+            for mode in options.modes:
+                yield case_of(
+                    f"{layer} {graph} {mode}", Spec(USER_DEFINED + layer, graph), mode, options.data_dir,
+                    (*PEERS, *DGL[layer]),
+                    missing=None if options.quick else missing(graph, options.data_dir),
+                )  # fmt: skip
+    for kind in KINDS:
+        sizes = {"kind": kind, "nodes": 200_000, "edges": 5_000_000, "repeats": 9, "threads": options.threads}
+        yield Numbers(f"build {kind}", building, sizes, {"nodes": 200, "edges": 5000, "repeats": 1})
+
+
+BENCH = Bench(
+    "bench.udf", __doc__, cases,
+    {"layers": Among(LAYERS), "graphs": Among(GRAPHS, ("rmat-ppi", "rmat")), "modes": Among(MODES),
+     "data_dir": data_dir()},
+    apart=True, repeats=20, timeout=600.0, dgl="bench.dgl_specs", slow=1.0, slow_repeats=3, show=show,
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(BENCH))

@@ -206,11 +206,6 @@ class ConstrainedStack(Stack):
         return F.cross_entropy(logits, y) + LAMBDA * margin.mean()
 
 
-def joined(out: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """All outputs of a model as one tensor, for comparisons: [N, O] or [N, O + 1]."""
-    return out if isinstance(out, Tensor) else torch.cat([x.flatten(1) if x.dim() > 1 else x[:, None] for x in out], 1)
-
-
 class WithLoss(nn.Module):
     """The loss of a model as a module, which is compiled for training."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -13,13 +13,9 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
-from bench.graphs import GRAPHS, HIDDEN, POINT_SETS, Workload
-
-EDGECONV_WIDTHS = (64, 64, 128, 256)
-"""Output widths of the four EdgeConv layers; the input is the points' coordinates."""
-
-KERNELS, PSEUDO = 3, 2
-"""Numbers of MoNet's Gaussian kernels, and of the pseudo-coordinates of an edge."""
+from bench.graphs import GRAPHS, POINT_SETS, Workload
+from bench.specs import SPECS, Spec
+from bench.steps import drop_gradients
 
 
 class Layers(nn.Module):
@@ -63,35 +59,27 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
 
 
-def two_layer(layer: Callable[[int], nn.Module], inputs: int, width: int = HIDDEN) -> Layers:
-    return Layers(layer(inputs), layer(width))
-
-
-def attention(inputs: int, heads: int, channels: int) -> Layers:
-    """GAT whose two layers are both `heads` x `channels`, concatenated."""
-    return two_layer(lambda width: pyg.GATConv(width, channels, heads=heads), inputs, heads * channels)
-
-
-def edge_convs(message: Callable[[int, int], nn.Module], inputs: int) -> Layers:
-    """Layers that take the maximum over neighbours u of message([x_v, x_u - x_v])."""
-    widths = (inputs, *EDGECONV_WIDTHS)
-    return Layers(*(pyg.EdgeConv(message(2 * i, o)) for i, o in pairwise(widths)))
+def layers_of(spec: Spec, inputs: int) -> Layers:
+    """PyG's layers. They cache nothing between steps: GCN normalises in every step, as it does by default."""
+    heads = spec.heads
+    kinds: dict[str, Callable[[int, int], nn.Module]] = {
+        "gcn": pyg.GCNConv,
+        "sage": pyg.SAGEConv,
+        "gin": lambda i, o: pyg.GINConv(mlp(i, o)),
+        "gat": lambda i, o: pyg.GATConv(i, o // heads, heads=heads),
+        "gatv2": lambda i, o: pyg.GATv2Conv(i, o // heads, heads=heads),
+        "transformer": lambda i, o: pyg.TransformerConv(i, o // heads, heads=heads),
+        "monet": lambda i, o: pyg.GMMConv(i, o, spec.pseudo, spec.kernels),
+        "edgeconv": lambda i, o: pyg.EdgeConv(nn.Linear(2 * i, o)),
+        "edgeconv-mlp": lambda i, o: pyg.EdgeConv(mlp(2 * i, o)),
+    }
+    return Layers(*(kinds[spec.layer](i, o) for i, o in pairwise((inputs, *spec.widths))))
 
 
 MODELS: dict[str, Model] = {
-    "gcn": Model(lambda inputs: two_layer(lambda width: pyg.GCNConv(width, HIDDEN), inputs)),
-    "sage": Model(lambda inputs: two_layer(lambda width: pyg.SAGEConv(width, HIDDEN), inputs)),
-    "gin": Model(lambda inputs: two_layer(lambda width: pyg.GINConv(mlp(width, HIDDEN)), inputs)),
-    "gat": Model(lambda inputs: attention(inputs, 4, 16)),
-    "gatv2": Model(lambda inputs: two_layer(lambda width: pyg.GATv2Conv(width, 16, heads=4), inputs)),
-    "transformer": Model(lambda inputs: two_layer(lambda width: pyg.TransformerConv(width, 16, heads=4), inputs)),
-    "monet": Model(
-        lambda inputs: two_layer(lambda width: pyg.GMMConv(width, HIDDEN, PSEUDO, KERNELS), inputs), pseudo=True
-    ),
-    "edgeconv": Model(lambda inputs: edge_convs(nn.Linear, inputs), points=True),
-    "edgeconv-mlp": Model(lambda inputs: edge_convs(mlp, inputs), points=True),
+    name: Model(partial(layers_of, spec), points=name.startswith("edgeconv"), pseudo=name == "monet")
+    for name, spec in SPECS.items()
 }
-"""Models by name. Layers cache nothing between steps: GCN normalises in every step, as it does by default."""
 
 COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "eager": lambda model: model,
@@ -117,7 +105,6 @@ def training_step(system: str, model: nn.Module, *, compile_loss: bool) -> Calla
     loss and the model as one function, as its user would write it; without, it gets the model, and eager PyTorch
     computes the loss. Eager mode runs the same calls either way. The step returns the loss, detached.
     """
-    parameters = list(model.parameters())
     compiler = COMPILERS[system]
     if compile_loss:
         loss_of = compiler(WithLoss(model))
@@ -128,14 +115,9 @@ def training_step(system: str, model: nn.Module, *, compile_loss: bool) -> Calla
             return F.cross_entropy(logits(*inputs), y)
 
     def step(work: Workload) -> Tensor:
-        _forget(parameters)
+        drop_gradients(model)
         loss = loss_of(work.y, *work.inputs)
         loss.backward()
         return loss.detach()
 
     return step
-
-
-def _forget(parameters: Sequence[nn.Parameter]) -> None:
-    for parameter in parameters:
-        parameter.grad = None

@@ -23,7 +23,7 @@ GRAPHS = ("aifb", "mutag", "bgs", "biokg", "wn18rr", "fb15k_237")
 
 def first_calls(colours: Colours) -> Figure:
     """Seconds of a first call, in a first and in a second process."""
-    measured = {(row["case"], row["system"]): row["runs"] for row in results("first_call")}
+    measured = {(row["case"], row["system"]): row["runs"] for row in results("first_call").values()}
     kinds = {
         ("inductor", "cold"): ("torch.compile, cold", colours.others[0]),
         ("inductor", "second process"): ("torch.compile, second process", colours.others[2]),
@@ -70,7 +70,7 @@ def relational(colours: Colours) -> Figure:
     figure = Figure(figsize=(9, 3.4))
     for axes, model in zip(figure.subplots(1, 3, sharey=True), ("rgcn", "rgat", "hgt"), strict=True):
         for row, graph in enumerate(GRAPHS):
-            seconds = {s: v["median"] for s, v in measured[f"{model} {graph}"]["train"]["systems"].items()
+            seconds = {s: v["median"] for s, v in measured[f"{model} {graph} train"].items()
                        if v["status"] == "ok"}  # fmt: skip
             for place, (library, colour) in enumerate((("pyg-", colours.others[0]), ("dgl", colours.others[2]))):
                 peers = [value for system, value in seconds.items() if system.startswith(library)]

@@ -82,7 +82,7 @@ def speeds() -> dict[str, dict[str, float]]:
 def paid_after() -> dict[str, dict[tuple[str, str], int | None]]:
     """Model -> system and state of the disk -> steps after which compiling has paid. A first call is timed on a small
     graph, where nearly all of it is compiling; the steps that have to make up for it are those of `MODELS`."""
-    firsts = {(one["case"], one["system"]): one["runs"] for one in results("first_call")}
+    firsts = {(one["case"], one["system"]): one["runs"] for one in results("first_call").values()}
     found: dict[str, dict[tuple[str, str], int | None]] = {}
     for label, case in FIRST_CALLS.items():
         file, name = MODELS[label]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from graphweave.distributed.cost import Cluster, Model, RankLoad, StepCost, power_law, random_halo, step_cost
 
@@ -56,10 +57,16 @@ def second_for_a_value() -> float:
     return float(system["median"]) / system["edges"] / (64 + 64) * found["machine"]["threads"]
 
 
+def measured_halos() -> list[dict[str, Any]]:
+    """What bench.ranks halo measured: a row for each graph, number of parts and method."""
+    found = json.loads((RESULTS / "ranks_halo.json").read_text())["results"]
+    return [row for one in found.values() for row in one["rows"]]
+
+
 @cache
 def metis_share(graph: str = "ogbn_arxiv_structure", parts: int = 64) -> float:
     """Halo rows of METIS's parts over those of random parts."""
-    rows = json.loads((RESULTS / "ranks_halo.json").read_text())["results"]
+    rows = measured_halos()
     of = {row["method"]: row for row in rows if (row["graph"], row["parts"]) == (graph, parts)}
     return float(of["metis"]["halo"]) / float(of["metis"]["expected"])
 
@@ -117,7 +124,7 @@ def _seconds(seconds: float) -> str:
 
 def halos() -> Iterator[str]:
     """What bench.ranks halo measured: for each graph and number of parts, halo rows over own rows by method."""
-    rows = json.loads((RESULTS / "ranks_halo.json").read_text())["results"]
+    rows = measured_halos()
     methods = list(dict.fromkeys(row["method"] for row in rows))
     yield f"| graph | nodes, edges | parts | {' | '.join(methods)} | random by the formula |"
     yield f"|---|---|---|{'---|' * len(methods)}---|"
@@ -129,9 +136,14 @@ def halos() -> Iterator[str]:
         yield f"| {graph} | {sizes} | {parts} | {' | '.join(shown)} | {one['expected'] * parts:.2f} |"
 
 
+def _halos(name: str) -> dict[str, Any]:
+    (one,) = json.loads((RESULTS / f"{name}.json").read_text())["results"].values()
+    return dict(one["halos"])
+
+
 def halves() -> Iterator[str]:
     """What bench.ranks halves measured: loss and test accuracy by epoch, for parts of two methods."""
-    found = {m: json.loads((RESULTS / f"ranks_halves_{m}.json").read_text())["results"] for m in ("metis", "random")}
+    found = {m: _halos(f"ranks_halves_{m}") for m in ("metis", "random")}
     columns = {
         "exact": found["metis"]["exact"], "bfloat16, METIS": found["metis"]["bfloat16"],
         "stale, METIS": found["metis"]["one step old"], "bfloat16, random": found["random"]["bfloat16"],

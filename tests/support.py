@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.check import FLOAT_TOLERANCE, Result, error_against, step, worst_error
+from bench.check import FLOAT_TOLERANCE, error_against, step, worst_error
+from bench.steps import Result
 from graphweave.core.types import DType
 from graphweave.runtime.toolchain import run_compiler, toolchain
 from tests import margins

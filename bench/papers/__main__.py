@@ -26,7 +26,7 @@ import torch
 
 from bench.common import save
 from bench.graphs import data_dir
-from bench.options import COMMON, parser_of
+from bench.options import COMMON, Among, parser_of
 from bench.papers import dgl, featgraph, graphiler, hector, zhang
 from bench.papers.cells import Panel, panel_of
 from bench.papers.draw import draw
@@ -39,26 +39,20 @@ PAPERS: Mapping[str, Paper] = {
 }
 
 
+OPTIONS: dict[str, Any] = {
+    **COMMON, "quick": False, "only": (), "rows": (), "columns": (), "measure": Among(get_args(What)),
+    "seconds": 3600.0, "again": False, "repeats": 10, "timeout": 600.0, "dgl_python": Path, "relational": Path,
+    "data_dir": data_dir(), "figures": Path,
+}  # fmt: skip
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, COMMON)
+    parser = parser_of(__doc__, OPTIONS)
     parser.add_argument("paper", choices=(*PAPERS, "page"))
-    parser.add_argument("--quick", action="store_true", help="a few small cells")
-    parser.add_argument("--only", nargs="+", metavar="PANEL", help="names of panels, such as III or 14")
-    parser.add_argument("--rows", nargs="+", metavar="NAME", help="rows to measure, such as reddit; default all")
-    parser.add_argument("--columns", nargs="+", metavar="NAME", help="columns to measure, such as 512; default all")
-    parser.add_argument("--measure", nargs="+", choices=get_args(What), default=get_args(What), help="default both")
-    parser.add_argument("--seconds", type=float, default=3600, help="no cell is begun later than this")
-    parser.add_argument("--again", action="store_true", help="measure cells that the file has, too")
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--timeout", type=float, default=600, help="seconds that one answer of a system may take")
-    parser.add_argument("--dgl-python", type=Path, help="Python of DGL's environment; without it DGL is left out")
-    parser.add_argument("--relational", type=Path, help="record of bench.relational, for cells that it has measured")
-    parser.add_argument("--data-dir", type=Path, default=data_dir())
-    parser.add_argument("--figures", type=Path, help="folder of the PNG files")
     options = parser.parse_args(argv)
     if options.paper != "page":
         known = PAPERS[options.paper].panels
-        unknown = [name for name in options.only or [] if name not in known]
+        unknown = [name for name in options.only if name not in known]
         if unknown:
             parser.error(f"{options.paper} has no {', '.join(unknown)}; expected {', '.join(known)}")
         if not options.quick:

@@ -7,35 +7,32 @@ gather its features counts for both.
 
 from __future__ import annotations
 
-import copy
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
-import graphweave
+from bench.batches import SeedLoss, step_by_step
+from bench.named_graphs import edges_of
 from bench.papers.cells import OURS, Panel
-from bench.papers.graphs import edges_of
 from bench.papers.models import EAGER, GRAPHWEAVE, PYG, Measurement, dgl_of
 from bench.papers.session import Session
-from bench.papers.spec import Spec
+from bench.relational_graphs import kept_path
+from bench.sampling import batches_of
+from bench.specs import Spec
+from bench.turns import summary
+from bench.workloads import Layers
 from graphweave.sampling import ClusterSampler, DataLoader, NeighborSampler
 
 _TURNS = 8
-"""Batches of a measurement, after two that compile and warm up."""
-_ROOM = 1e-3
-"""Losses of both systems differ by this share at most."""
+"""Batches of a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +87,14 @@ SMALL = {
 CHAINS = (100, 1_000, 10_000, 100_000, 1_000_000)
 
 
-class BatchModel(nn.Module):
-    """A layer for each hop, ReLU between them, and the loss of the first nodes of a batch."""
-
-    def __init__(self, run: Batches) -> None:
-        super().__init__()
-        widths = [run.inputs, *[run.hidden] * (run.layers - 1), run.classes]
-        made: dict[str, Callable[[int, int, bool], nn.Module]] = {
-            "sage": lambda i, o, last: pyg.SAGEConv(i, o),
-            "gat": lambda i, o, last: pyg.GATConv(i, o, 1) if last else pyg.GATConv(i, o // run.heads, run.heads),
-        }
-        ends = list(pairwise(widths))
-        self.layers = nn.ModuleList(made[run.kind](i, o, n == len(ends) - 1) for n, (i, o) in enumerate(ends))
-
-    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> Tensor:
-        for number, layer in enumerate(self.layers):
-            x = layer(x.relu() if number else x, edge_index)
-        return F.cross_entropy(x[: y.size(0)], y)
+def model_of(run: Batches) -> nn.Module:
+    """A layer for each hop, and the loss of the first nodes of a batch."""
+    widths = [run.inputs, *[run.hidden] * (run.layers - 1), run.classes]
+    *inner, last = pairwise(widths)
+    if run.kind == "sage":
+        return SeedLoss(Layers(*(pyg.SAGEConv(i, o) for i, o in (*inner, last))))
+    heads = run.heads
+    return SeedLoss(Layers(*(pyg.GATConv(i, o // heads, heads) for i, o in inner), pyg.GATConv(*last, 1)))
 
 
 def table_4(session: Session) -> list[Panel]:
@@ -146,46 +134,27 @@ def figure_3(session: Session) -> list[Panel]:
 
 
 def epoch(run: Batches, folder: Path) -> dict[str, dict[str, Any]]:
-    """System -> quartiles of the seconds of a step with its batch. RuntimeError if the losses differ."""
+    """System -> quartiles of the seconds of a step with its batch, or why there are none."""
     index, nodes = edges_of(run.graph, folder)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(nodes, run.inputs, generator=generator)
     data = Data(x=x, edge_index=index, y=torch.randint(run.classes, (nodes,), generator=generator))
     torch.manual_seed(0)
-    eager = BatchModel(run)
-    ours = graphweave.compile(copy.deepcopy(eager))
-    taken: dict[str, list[float]] = {PYG: [], OURS: []}
-    batches = _drawn(run, data)
-    for number in range(2 + _TURNS):
-        start = time.perf_counter()
-        batch = next(batches)
-        drawn, losses = time.perf_counter() - start, []
-        for name, model in ((PYG, eager), (OURS, ours)):
-            model.zero_grad()
-            start = time.perf_counter()
-            loss = model(batch.x, batch.edge_index, batch.y[: getattr(batch, "batch_size", None)])
-            loss.backward()
-            if number > 1:
-                taken[name].append(time.perf_counter() - start + drawn)
-            losses.append(loss.item())
-        if abs(losses[0] - losses[1]) > _ROOM * abs(losses[0]):
-            raise RuntimeError(f"losses of {PYG} and {OURS} differ: {losses}. Compare the gradients of the layers.")
-    found = {}
-    for name, times in taken.items():
-        q1, middle, q3 = quantiles(times, n=4)
-        found[name] = {"status": "ok", "median": middle, "q1": q1, "q3": q3}
-    return found
+    taken = step_by_step(model_of(run), batches_of(_loader(run, data)), _TURNS)
+    if "status" in taken:
+        return {PYG: taken, OURS: taken}
+    named = {PYG: taken["eager"], OURS: taken["graphweave"]}
+    return {
+        name: {"status": "ok", **summary([own + batch for own, batch in zip(times, taken["batch"], strict=True)])}
+        for name, times in named.items()
+    }
 
 
-def _drawn(run: Batches, data: Data) -> Iterator[Data]:
-    """Batches without end."""
+def _loader(run: Batches, data: Data) -> Iterable[Data]:
     if not run.clusters:
         seeds = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(1))[: run.seeds]
         sampler = NeighborSampler(data, list(run.fanouts), seed=0)
-        while True:
-            yield from NodeLoader(data, sampler, input_nodes=seeds, batch_size=run.size, shuffle=True)
-    kept = Path(tempfile.gettempdir()) / f"graphweave-clusters-{data.num_nodes}-{data.num_edges}-{run.clusters}.npz"
+        return NodeLoader(data, sampler, input_nodes=seeds, batch_size=run.size, shuffle=True)
+    kept = kept_path(f"clusters-{data.num_nodes}-{data.num_edges}-{run.clusters}.npz")
     clusters = ClusterSampler(data, run.clusters, path=kept)
-    loader = DataLoader(data, torch.arange(run.clusters), clusters, batch_size=run.size, shuffle=True)
-    while True:
-        yield from loader
+    return DataLoader(data, torch.arange(run.clusters), clusters, batch_size=run.size, shuffle=True)

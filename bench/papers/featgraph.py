@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from bench.ops import measure
-from bench.ops_cases import data_of
+from bench import ops
+from bench.case import options_of
 from bench.papers import featgraph_figures
 from bench.papers.cells import OURS, Panel
-from bench.papers.featgraph_figures import LENGTHS, TINY, sample_of
-from bench.papers.graphs import edges_of
-from bench.papers.models import DGL, EAGER, GRAPHWEAVE, PYG, Measurement, dgl_of
+from bench.papers.featgraph_figures import LENGTHS, TINY
+from bench.papers.models import DGL, EAGER, GRAPHWEAVE, Measurement, dgl_of
 from bench.papers.session import Paper, Session
-from bench.papers.spec import Spec
+from bench.runner import Measuring
+from bench.specs import Spec
 
 GRAPHS = ("ogbn-proteins", "reddit", "rand-10k")
 
@@ -72,20 +72,20 @@ END_TO_END = {
 
 HIDDEN = {"gcn": 512, "sage": 256, "gat": 256}
 
-NAMES = {"graphweave": OURS, "mkl": "MKL", "pyg": PYG, "dgl": DGL}
+NAMES = {"graphweave": OURS, "mkl": "MKL", "dgl": DGL}
+"""Peer of bench.ops -> its name."""
 
 
 def kernel(options: argparse.Namespace, case: str, graph: str, length: int, threads: int) -> dict[str, Any]:
     """One kernel by every system, at `threads` threads. Leaves PyTorch's number of threads as it was."""
-    index, nodes = edges_of(graph, options.data_dir)
+    argv = ["--threads", str(threads), "--repeats", str(options.repeats), "--systems", *NAMES]
+    argv += ["--dgl-python", str(options.dgl_python)] if options.dgl_python is not None else []
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
+        one = ops.case_of(case, graph, length, options.data_dir)
         with tempfile.TemporaryDirectory() as folder:
-            return measure(
-                case, data_of(index, nodes, length), threads=threads, repeats=options.repeats, dgl=options.dgl_python,
-                folder=Path(folder), wanted=("mkl", "dgl"), sample=sample_of(index, length),
-            )  # fmt: skip
+            return Measuring(ops.BENCH, one, options_of(ops.BENCH, argv), argv, Path(folder)).run()
     finally:
         torch.set_num_threads(before)
 

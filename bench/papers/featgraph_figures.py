@@ -6,24 +6,24 @@ threads of a block, an order of sources for shared memory, chunks of rows for bl
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import torch
-from torch import Tensor
 
 import graphweave
-from bench.check import relative_error
-from bench.common import interleaved
-from bench.ops import TOLERANCE, expected
-from bench.ops_cases import Data, data_of
+from bench.case import Case, Check, Peers, options_of
+from bench.named_graphs import edges_of
+from bench.ops import DEFINITION, TOLERANCE, error
+from bench.ops_cases import data_of, expected, sample_of
 from bench.papers.cells import OURS, Panel
-from bench.papers.graphs import edges_of
 from bench.papers.session import Session
-from bench.schedules import Function, dots, gcn
+from bench.runner import Measuring
+from bench.schedules import BENCH, Function, dots, gcn
+from bench.steps import Step
 from graphweave import Schedule
-from graphweave.core.errors import ScheduleError
 
 LENGTHS = (32, 64, 128, 256, 512)
 TINY = "rmat:300:4000"
@@ -41,9 +41,6 @@ PARTITIONS = {
 FUNCTIONS: Mapping[str, Function] = {"gcn": gcn, "dot": dots}
 """Case of bench/ops_cases.py -> the same as a function of x, src, dst."""
 
-CHECKED = 2 * 10**8
-"""About how many numbers of float64 are computed to check a result. Of larger results a sample of rows is checked."""
-
 Wanted = Mapping[tuple[str, str], Schedule]
 """Cell -> its schedule."""
 
@@ -56,51 +53,30 @@ def by_schedule(
     wanted = {cell: schedule for cell, schedule in wanted.items() if session.wants(*cell, panel)}
     if not wanted:
         return
-    index, nodes = edges_of(graph, session.options.data_dir)
-    data = data_of(index, nodes, length)
+    options = session.options
+    data = data_of(*edges_of(graph, options.data_dir), length)
+    sample = sample_of(data.index.size(1), length)
+    args = (data.x, data.index[0].contiguous(), data.index[1].contiguous())
+
+    def prepare(schedule: Schedule) -> Step:
+        return partial(graphweave.compile(FUNCTIONS[case], options={"schedule": schedule}), *args)
+
+    def build() -> Peers:
+        made: Peers = {" ".join(cell): partial(prepare, schedule) for cell, schedule in wanted.items()}
+        return {**made, DEFINITION: lambda: lambda: expected(case, data, sample)}
+
+    one = Case(case, build, tuple(" ".join(cell) for cell in wanted), Check(TOLERANCE, DEFINITION, error=error))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        calls, first = _calls(panel, case, data, wanted)
-        taken = interleaved(calls, repeats=session.options.repeats, first=first)
+        argv = ["--repeats", str(options.repeats), "--threads", str(threads)]
+        with tempfile.TemporaryDirectory() as folder:
+            answers = Measuring(BENCH, one, options_of(BENCH, argv), argv, Path(folder)).run()
     finally:
         torch.set_num_threads(before)
     for cell in wanted:
-        if (timing := taken.get(" ".join(cell))) is not None:
-            panel.measured(OURS, *cell, {"median": timing.median, "q1": timing.q1, "q3": timing.q3})
+        panel.measured(OURS, *cell, answers[" ".join(cell)])
     session.measured(panel)
-
-
-def _calls(
-    panel: Panel, case: str, data: Data, wanted: Wanted
-) -> tuple[dict[str, Callable[[], Tensor]], dict[str, float]]:
-    """The calls that are to be timed and the seconds of their first calls, by "row column". Wrong ones are left out."""
-    args = (data.x, data.index[0].contiguous(), data.index[1].contiguous())
-    sample = sample_of(data.index, data.x.size(1))
-    want = expected(case, data, sample)
-    calls: dict[str, Callable[[], Tensor]] = {}
-    first: dict[str, float] = {}
-    for cell, schedule in wanted.items():
-        made: Function = graphweave.compile(FUNCTIONS[case], options={"schedule": schedule})
-        start = time.perf_counter()
-        try:
-            got = made(*args)
-        except ScheduleError as refused:
-            panel.value(OURS, *cell, None, str(refused))
-            continue
-        taken = time.perf_counter() - start
-        error = relative_error(got[::sample].double(), want)
-        if error > TOLERANCE:
-            panel.value(OURS, *cell, None, f"wrong by {error:.1e}")
-            continue
-        calls[" ".join(cell)] = partial(made, *args)
-        first[" ".join(cell)] = taken
-    return calls, first
-
-
-def sample_of(index: Tensor, length: int) -> int:
-    """Which rows of a result are checked: those whose number is a multiple of this."""
-    return 1 + index.size(1) * length // CHECKED
 
 
 def over_lengths(session: Session, panel: Panel, case: str, graph: str, forms: Mapping[str, Schedule]) -> None:

@@ -6,13 +6,12 @@ bench/relational_models.py, whose message functions copy the weight of each edge
 
 from __future__ import annotations
 
-from bench.papers import worker
 from bench.papers.cells import OURS, Panel
 from bench.papers.hector import add_peer, answers_of, peaks_of, relational
-from bench.papers.models import DGL, DGL_UDF, EAGER, GRAPHWEAVE, Measurement, System
+from bench.papers.models import DGL_UDF, EAGER, GRAPHWEAVE, Measurement, System
 from bench.papers.session import Paper, Session
-from bench.papers.spec import Spec
 from bench.relational_tables import PEERS
+from bench.specs import Spec
 
 GRAPHS = ("pubmed", "ppi", "arxiv", "reddit")
 TYPED = ("mutag", "bgs", "biokg", "am")
@@ -40,10 +39,8 @@ PEAKS: dict[str, tuple[float | str, ...]] = {
 FORMS = {"dgl-udf": "UDF", "gw-compile": "+compile", "gw-reorder": "+reorder", "graphweave": "+fusion"}
 """Tables 3 (ms) and 4 (MB), HGT: system of bench.relational -> the paper's form, in the order of its numbers."""
 
-COMPILED = System("+compile", worker.OURS, {"rewrite": False, "fuse": False})
-REORDERED = System("+reorder", worker.OURS, {"fuse": False})
-FUSED = System("+fusion", worker.OURS)
-UDF = System("UDF", DGL)
+COMPILED, REORDERED = System("+compile", "neither"), System("+reorder", "no fusion")
+FUSED, UDF = System("+fusion", "graphweave"), System("UDF", "dgl-udf")
 
 ABOUT = "Two layers, 64 wide, 64 random features; reddit is R-MAT with a tenth of its nodes and edges."
 
@@ -59,9 +56,9 @@ def systems_of(layer: str) -> list[System]:
 
     C-GAT has no layer in DGL; in PyG it is written with scatters, since no layer normalises over pairs of edges.
     """
-    own = [GRAPHWEAVE, System("graphweave, not compiled", worker.RUNS_ALONE), System(DGL_UDF, DGL)]
-    own.append(System("PyG primitives", EAGER.how))
-    return own if layer == "cgat" else [*own, System("DGL primitives", DGL, layer=layer)]
+    own = [GRAPHWEAVE, System("graphweave, not compiled", "udf-eager"), System(DGL_UDF, "dgl-udf")]
+    own.append(System("PyG primitives", EAGER.peer))
+    return own if layer == "cgat" else [*own, System("DGL primitives", "dgl")]
 
 
 def figure_5(session: Session) -> list[Panel]:
@@ -137,7 +134,7 @@ def figure_7(session: Session) -> list[Panel]:
                 session.measured(time, machine=record["machine"])
             if session.wants(model, graph, memory, what="memory"):
                 record = relational(session.options, model, graph, ("infer",), systems, memory=True)
-                for name, peak in peaks_of(record, "infer")["peaks"].items():
+                for name, peak in peaks_of(record, "infer").items():
                     memory.peak(name, model, graph, peak)
                 session.measured(memory)
     return [time, memory]
@@ -157,16 +154,15 @@ def table_3(session: Session) -> list[Panel]:
         time.printed("Graphiler", graph, dict(zip(FORMS.values(), TIMES[graph], strict=True)))
         memory.printed("Graphiler", graph, dict(zip(FORMS.values(), PEAKS[graph], strict=True)))
     for graph in ("tiny",) if session.options.quick else TYPED:
-        names = [name for name in FORMS if not name.startswith("dgl") or session.options.dgl_python is not None]
-        names = [name for name in names if session.wants(graph, FORMS[name], time, memory)]
+        names = [name for name in FORMS if session.wants(graph, FORMS[name], time, memory)]
         if not names:
             continue
         record = relational(session.options, "hgt", graph, ("infer",), names, memory=True)
-        answers, peaks = answers_of(record, "infer"), peaks_of(record, "infer")["peaks"]
+        answers, peaks = answers_of(record, "infer"), peaks_of(record, "infer")
         for name in names:
             system = DGL_UDF if name.startswith("dgl") else OURS
             time.measured(system, graph, FORMS[name], answers[name], scale=1e3)
-            memory.peak(system, graph, FORMS[name], peaks.get(name, str(answers[name]["status"])))
+            memory.peak(system, graph, FORMS[name], peaks[name])
         session.measured(time, memory)
     return [time, memory]
 

@@ -1,4 +1,4 @@
-"""Hector's figures 8 to 11 and tables 4, 5 (Wu et al., ASPLOS 2024), by bench.relational in processes of its own.
+"""Hector's figures 8 to 11 and tables 4, 5 (Wu et al., ASPLOS 2024), by the cases of bench.relational.
 
 Graphs are seeded synthetic ones of the sizes in its table 3, except fb15k, which is the real fb15k_237 with inverses.
 """
@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
+from bench import relational as relational_bench
+from bench.case import options_of
+from bench.common import machine
 from bench.papers.cells import OURS, Panel
 from bench.papers.session import Paper, Session
 from bench.relational_graphs import WIDTH
-from bench.relational_systems import SYSTEMS
-from bench.relational_tables import BASE, FIXED, PEERS, best_peer, geometric
-from bench.turns import ROOT
+from bench.relational_tables import BASE, FIXED, PEERS, best_peer
+from bench.runner import Measuring
 
 GRAPHS = ("aifb", "am", "bgs", "biokg", "fb15k_237", "mag", "mutag", "wikikg2")
 MODELS, MODES = ("rgcn", "rgat", "hgt"), ("infer", "train")
@@ -58,28 +59,29 @@ def relational(
     options: argparse.Namespace, model: str, graph: str, modes: Sequence[str], systems: Sequence[str], *,
     width: int = 64, memory: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The record of `python -m bench.relational` on one model and graph. Features and results are `width` wide.
+    """What bench.relational measures on one model and graph. Features and results are `width` wide.
 
     It is taken from --relational, a record of bench.relational, if that has measured this.
     """
     found = _recorded(options.relational, model, graph, modes, systems) if width == 64 and not memory else None
     if found is not None:
         return found
-    wanted = [name for name in systems if options.dgl_python is not None or not name.startswith("dgl")]
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        command = [sys.executable, "-m", "bench.relational", "--no-launches", "--out", str(out)]
-        for name, values in (("graphs", (graph,)), ("models", (model,)), ("modes", modes), ("systems", wanted)):
-            command += [f"--{name}", *values]
-        command += ["--memory-graphs", *[graph] * memory, "--repeat", str(options.repeats)]
-        command += ["--threads", str(options.threads), "--data-dir", str(options.data_dir)]
-        if options.dgl_python is not None:
-            command += ["--dgl-python", str(options.dgl_python)]
-        done = subprocess.run(command, cwd=ROOT, env={**os.environ, WIDTH: str(width)}, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
-        made: dict[str, Any] = json.loads(out.read_text())
-        return made
+    argv = ["--repeats", str(options.repeats), "--threads", str(options.threads), "--data-dir", str(options.data_dir)]
+    argv += ["--graphs", graph, "--models", model, "--modes", *modes, "--systems", *systems]
+    argv += ["--memory-graphs", graph if memory else "none"]
+    argv += ["--dgl-python", str(options.dgl_python)] if options.dgl_python is not None else []
+    bench, asked = relational_bench.BENCH, options_of(relational_bench.BENCH, argv)
+    results: dict[str, Any] = {f"graph {graph}": relational_bench.described(graph, options.data_dir)}
+    before = os.environ.get(WIDTH, "64")
+    os.environ[WIDTH] = str(width)  # for the processes of the peers
+    try:
+        for mode in modes:
+            case = relational_bench.case_of(model, graph, mode, asked, tuple(systems))
+            with tempfile.TemporaryDirectory() as folder:
+                results[case.name] = Measuring(bench, case, asked, argv, Path(folder)).run()
+    finally:
+        os.environ[WIDTH] = before
+    return {"machine": machine(), "results": results}
 
 
 def _recorded(
@@ -89,24 +91,22 @@ def _recorded(
     if path is None:
         return None
     record = json.loads(path.read_text())
-    one = record["results"].get(f"{model} {graph}", {})
-    wanted = [name for name in systems if model in SYSTEMS[name]]
-    if not all(name in one.get(mode, {}).get("systems", {}) for mode in modes for name in wanted):
+    results = {name: record["results"].get(name, {}) for name in (f"{model} {graph} {mode}" for mode in modes)}
+    wanted = [name for name in systems if model in relational_bench.SYSTEMS[name]]
+    if not all(name in one for one in results.values() for name in wanted):
         return None
-    return {"machine": record["machine"], "results": {f"{model} {graph}": one}, "memory": {}}
+    return {"machine": record["machine"], "results": results}
 
 
 def answers_of(record: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
     """System -> its answer, of a record with one model and graph."""
-    (one,) = record["results"].values()
-    answers: Mapping[str, Any] = one[mode]["systems"]
-    return answers
+    (answers,) = (one for name, one in record["results"].items() if name.endswith(f" {mode}"))
+    return dict(answers)
 
 
-def peaks_of(record: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
-    (one,) = record["memory"].values()
-    answer: Mapping[str, Any] = one[mode]
-    return answer
+def peaks_of(record: Mapping[str, Any], mode: str) -> dict[str, int | str]:
+    """System -> the peak bytes of a step, or why there are none."""
+    return {name: one.get("peak", str(one["status"])) for name, one in answers_of(record, mode).items()}
 
 
 def graphs_of(options: argparse.Namespace, graphs: Sequence[str] = GRAPHS) -> Sequence[str]:
@@ -189,7 +189,7 @@ def table_4(session: Session, mode: str, times: Panel) -> Panel:
                 if own and peers:
                     ratios.append(min(peers) / min(own))
             if ratios:
-                for name, value in (("worst", min(ratios)), ("mean", geometric(ratios)), ("best", max(ratios))):
+                for name, value in (("worst", min(ratios)), ("mean", geometric_mean(ratios)), ("best", max(ratios))):
                     panel.value(OURS, model + kind, name, value)
     return panel
 
@@ -241,10 +241,10 @@ def figure_10(session: Session) -> list[Panel]:
         for mode in MODES:
             if not session.wants(graph, mode, panel, pairs, what="memory"):
                 continue
-            answer = peaks_of(relational(session.options, "hgt", graph, (mode,), ("gw-U", "gw-C"), memory=True), mode)
-            for name in ("gw-U", "gw-C"):
-                panel.peak(FORMS[name], graph, mode, answer["peaks"].get(name, "was not timed, or is slow"))
-            pairs.value(OURS, graph, mode, 100 * answer["compaction"])
+            record = relational(session.options, "hgt", graph, (mode,), ("gw-U", "gw-C"), memory=True)
+            for name, peak in peaks_of(record, mode).items():
+                panel.peak(FORMS[name], graph, mode, peak)
+            pairs.value(OURS, graph, mode, 100 * record["results"][f"graph {graph}"]["compaction"])
             session.measured(panel, pairs)
     ratio = session.panel("Figure 10, ratio", "memory with C over U", "%", about, rows="graph", columns="mode",
                           source=panel)  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.papers.spec import Spec
+from bench.specs import Spec
 
 
 class Along(Protocol):
@@ -36,14 +36,6 @@ class Edges:
     index: Tensor
     sources: int
     destinations: int
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A module that computes the loss, and its arguments. Each `Edges` stands for the index that `Along` takes."""
-
-    module: nn.Module
-    inputs: tuple[Tensor | Edges, ...]
 
 
 def glorot(*shape: int) -> nn.Parameter:

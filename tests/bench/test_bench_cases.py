@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.case import EXACT, Bench, Case, Check, Peers, Step, result_of
-from bench.check import Result
+from bench.case import EXACT, Bench, Case, Check, Numbers, Peers
 from bench.options import Among, options_from
 from bench.record import Record
 from bench.runner import chosen_of, run
+from bench.steps import Asked, Result, Step, result_of
 
 
 def build(count: int) -> Peers:
@@ -70,6 +70,72 @@ def test_systems_are_chosen_and_the_reference_need_not_be(tmp_path: Path) -> Non
     assert results["twice"]["graphweave"]["status"] == "ok"
 
 
+def test_peers_of_dgl_slow_ones_and_refused_ones_are_results(tmp_path: Path) -> None:
+    def cases(options: Namespace) -> Iterator[Case]:
+        yield Case(
+            "twice", build, ("eager", "graphweave", "dgl"), Check(1e-6), {"count": 9}, inputs=lambda count: {},
+            refusal=lambda peer, count: "too large" if peer == "graphweave" else None,
+        )  # fmt: skip
+
+    bench = Bench("bench.twice", None, cases, repeats=5, threads=torch.get_num_threads(), dgl="bench.no", slow=0.0)
+    _, results = recorded(bench, tmp_path / "a.json", "--dgl-python", str(tmp_path / "python"))
+    found = results["twice"]
+    assert found["eager"]["repeats"] == 1
+    assert found["graphweave"] == {"status": "too large"}
+    assert str(found["dgl"]["status"]).startswith("needs DGL: python of --dgl-python is absent")
+
+
+def test_a_peer_of_another_function_has_a_reference_of_its_own(tmp_path: Path) -> None:
+    def cases(options: Namespace) -> Iterator[Case]:
+        yield Case("twice", build, ("eager", "wrong"), Check(1e-6, others={"wrong": "wrong"}), {"count": 9})
+        yield Case("again", build, ("graphweave",), Check(1e-6, "broken", otherwise="graphweave"), {"count": 9})
+        yield Case("never", build, ("graphweave",), Check(1e-6, "broken"), {"count": 9})
+
+    bench = Bench("bench.twice", None, cases, repeats=1, threads=torch.get_num_threads())
+    _, results = recorded(bench, tmp_path / "a.json")
+    assert {one["status"] for one in (*results["twice"].values(), *results["again"].values())} == {"ok"}
+    assert results["never"]["graphweave"] == {"status": "broken cannot judge: ValueError: no such thing"}
+
+
+def test_notes_that_fail_are_an_answer(tmp_path: Path) -> None:
+    def noted(peer: str, step: Step) -> dict[str, object]:
+        return {"twice": float(step()[0]) * 2} if peer == "eager" else {"twice": step().nothing}
+
+    def cases(options: Namespace) -> Iterator[Case]:
+        yield Case("twice", build, ("eager", "graphweave"), Check(1e-6), {"count": 9}, notes=noted)
+
+    bench = Bench("bench.twice", None, cases, repeats=1, threads=torch.get_num_threads())
+    _, results = recorded(bench, tmp_path / "a.json")
+    assert results["twice"]["eager"]["twice"] == -4.0
+    assert str(results["twice"]["graphweave"]["notes"]).startswith("AttributeError")
+
+
+def measured(count: int) -> dict[str, object]:
+    return {"status": "wrong: it is odd" if count % 2 else "ok", "count": count}
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_numbers_are_those_of_a_function(here: bool, tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    def cases(options: Namespace) -> Iterator[Numbers]:
+        yield Numbers("even", measured, {"count": 4}, {"count": 2}, here=here)
+        yield Numbers("odd", measured, {"count": 4}, {"count": 3}, here=True)
+        yield Numbers("never", measured, {"count": 4}, missing="no file")
+
+    bench = Bench("bench.twice", None, cases, show=lambda results, options: shown.extend(results))
+    code, results = recorded(bench, tmp_path / "a.json", "--quick", "--threads", str(torch.get_num_threads()))
+    assert code == 1 and shown == ["even", "odd", "never"]
+    assert results["even"] == {"status": "ok", "count": 2}
+    assert results["never"] == {"status": "skipped: no file"}
+
+
+def test_the_peak_of_a_step_is_that_of_one_more_call() -> None:
+    asked = Asked(lambda: lambda: torch.ones(1 << 24))
+    asked.first()
+    assert 0.9 < asked.peak() / (1 << 26) < 1.5
+
+
 def test_float32_is_judged_by_float64_where_it_differs() -> None:
     near, far, true = (Result((torch.tensor([value, 1.0]),), {}) for value in (1.0, 1.1, 1.09))
     check = Check(1e-3)
@@ -86,9 +152,11 @@ def test_gradients_that_a_peer_lacks_are_not_compared() -> None:
 
 def test_a_record_is_continued_on_the_same_machine_alone(tmp_path: Path) -> None:
     path, about = tmp_path / "a.json", {"benchmark": "a", "sizes": (1, 2)}
-    Record(path, about).fill({"one": lambda: 1})
-    assert Record(path, about, resume=True).fill({"one": lambda: 5, "two": lambda: 2}) == {"one": 1, "two": 2}
-    assert Record(path, about).fill({"one": lambda: 5}) == {"one": 5}
+    Record(path, about)["one"] = 1
+    continued = Record(path, about, resume=True)
+    continued["two"] = 2
+    assert "one" in continued and Record(path, about, resume=True).results == {"one": 1, "two": 2}
+    assert Record(path, about).results == {}
     with pytest.raises(SystemExit, match="measured with other sizes"):
         Record(path, {**about, "sizes": (3,)}, resume=True)
     found = json.loads(path.read_text())

@@ -33,11 +33,11 @@ def answer(library: float, step: float) -> dict[str, Any]:
 
 
 def test_the_table_has_the_least_numbers_and_their_ratio_to_the_first_compiler() -> None:
-    given = [("g++", 3, answer(2.0, 0.2)), ("g++", 3, answer(1.0, 0.4)), ("clang++", 3, answer(3.0, 0.1))]
-    results = [{"compiler": name, "level": level, "answer": one} for name, level, one in given]
+    least = compilers.fastest([answer(2.0, 0.2), answer(1.0, 0.4)])
+    results: dict[str, Any] = {"g++ -O3": least, "clang++ -O3": answer(3.0, 0.1)}
     assert compilers.rows(results, ["gcn"]) == [
         ["g++ -O3", "1.000 (1.00)", "0.000", "2.000 (1.00)", "0.200 (1.00)"],
         ["clang++ -O3", "3.000 (3.00)", "0.000", "6.000 (3.00)", "0.100 (0.50)"],
     ]
-    results.append({"compiler": "clang++", "level": 3, "answer": {"status": "exit 1: no"}})
+    results["clang++ -O3"] = compilers.fastest([answer(3.0, 0.1), {"status": "exit 1: no"}])
     assert compilers.rows(results, ["gcn"])[1] == ["clang++ -O3", "exit 1: no"]

@@ -22,8 +22,8 @@ from bench.papers.draw import draw, figure_of, file_of
 from bench.papers.page import FIGURES, PAGE, file, page
 from bench.papers.session import Session
 from bench.papers.show import lines, number
-from bench.papers.spec import Spec, spec_of
-from bench.papers.worker import PygAlong
+from bench.spec_peers import PygAlong
+from bench.specs import Spec, spec_of
 
 
 def a_panel() -> Panel:

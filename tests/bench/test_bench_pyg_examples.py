@@ -222,8 +222,18 @@ def test_a_program_with_the_line_has_eagers_losses_and_gradients(tmp_path: Path)
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "tiny.py").write_text(PROGRAM)
     out, page = tmp_path / "out.json", tmp_path / "page.md"
-    command = [sys.executable, "-m", "bench.pyg_examples", str(tmp_path), "--out", str(out), "--markdown", str(page)]
-    done = subprocess.run([*command, "--seconds", "0.1"], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "bench.pyg_examples",
+        "--pyg",
+        str(tmp_path),
+        "--out",
+        str(out),
+        "--markdown",
+        str(page),
+    ]
+    done = subprocess.run([*command, "--step-seconds", "0.1"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "| tiny.py | ok |" in page.read_text()
     assert pyg_examples.json.loads(out.read_text())["results"]["tiny.py"]["error"] < pyg_examples.TOLERANCE

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import graphweave
-from bench.check import Result, error_against
+from bench.check import error_against
+from bench.steps import Result
 from graphweave.core.types import DType
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Cast, Program, Pull, Push, Type

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.vectorised import LaneLoop, lane_loops, offences
 from graphweave.codegen.cpp import print_kernel
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.parse import parse
+from tests.codegen.vectorised import LaneLoop, lane_loops, offences
 from tests.loop_support import attention, case_for, compiled, interpreted, online_attention, sddmm, spmm, totals
 from tests.sanitizer_support import run_sanitized
 

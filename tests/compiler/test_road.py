@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import graphweave
 from bench.check import FLOAT_TOLERANCE, step, worst_error
-from bench.zoo_cases import SMALL, build
 from graphweave.compiler.compile import compile as compile_request
 from graphweave.compiler.report import collect
 from graphweave.compiler.request import Request
@@ -28,6 +27,7 @@ from graphweave.ir.message.show import show
 from graphweave.passes.pass_facts import NO_FACTS, PassFacts
 from graphweave.passes.rewritten import Rewritten, unchanged
 from tests.program_support import in_order
+from tests.pyg.zoo_cases import SMALL, build
 from tests.support import by_default, features, random_graph
 
 MAY_GO = [name for name in ROAD.names if name not in NEEDED]

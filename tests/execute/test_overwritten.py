@@ -12,7 +12,6 @@ from torch_geometric.nn.models.tgn import IdentityMessage, MeanAggregator, TGNMe
 
 import graphweave
 from bench.check import FLOAT_TOLERANCE, relative_error
-from bench.zoo import run_case
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import DType, Op, Space
@@ -20,6 +19,7 @@ from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Gram, Input, MapOf, Pointwise, Program, Pull, Type
 from graphweave.passes.partition import split
 from graphweave.passes.pass_facts import PassFacts
+from tests.pyg.zoo import run_case
 from tests.support import features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

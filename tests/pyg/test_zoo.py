@@ -6,8 +6,8 @@ import pytest
 import torch_geometric.nn.conv
 import torch_geometric.nn.models
 
-from bench.zoo import DOORS, RIGHT, Row, markdown, run_case
-from bench.zoo_cases import CASES, NOT_HERE, SMALL
+from tests.pyg.zoo import DOORS, RIGHT, Row, markdown, run_case
+from tests.pyg.zoo_cases import CASES, NOT_HERE, SMALL
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from bench.check import FLOAT_TOLERANCE, Result, no_worse_than_eager, step, worst_error
-from bench.zoo import DOORS
-from bench.zoo_cases import CASES, build
-from bench.zoo_graphs import EDGES, NODES, Built
+from bench.check import FLOAT_TOLERANCE, no_worse_than_eager, step, worst_error
+from bench.steps import Result
+from tests.pyg.zoo import DOORS
+from tests.pyg.zoo_cases import CASES, build
+from tests.pyg.zoo_graphs import EDGES, NODES, Built
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

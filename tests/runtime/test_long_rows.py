@@ -12,7 +12,8 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
-from bench.check import Result, error_against, step
+from bench.check import error_against, step
+from bench.steps import Result
 from graphweave.core.types import DType
 from graphweave.execute import region_step
 from graphweave.execute.cpp_divided import PIECE_TABLES

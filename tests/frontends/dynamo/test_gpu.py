@@ -11,7 +11,8 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 import graphweave
-from bench.check import Result, error_against
+from bench.check import error_against
+from bench.steps import Result
 from tests.support import AWKWARD, features, random_graph
 
 pytestmark = [

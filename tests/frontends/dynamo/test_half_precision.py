@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import graphweave
 import graphweave.ops as ops
-from bench.check import Result, error_against
+from bench.check import error_against
+from bench.steps import Result
 from graphweave.runtime.triton_kernel import interpreted
 from tests.support import AWKWARD, by_default, features, needs_float16, random_graph
 

@@ -13,10 +13,10 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
-from bench.recompile_programs import CASES, SIZES
-from bench.recompiles import class_of, count, doors
 from graphweave.core.log import _warned
 from graphweave.frontends.dynamo import captured as door
+from tests.frontends.halves.recompile_programs import CASES, SIZES
+from tests.frontends.halves.recompiles import class_of, count, doors
 from tests.support import assert_matches, by_default, features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import graphweave
-from bench.zoo_cases import build
-from bench.zoo_convs import CONVS
 from tests.frontends.halves.second_order import assert_second_derivatives, smoothed
+from tests.pyg.zoo_cases import build
+from tests.pyg.zoo_convs import CONVS
 from tests.support import by_default
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

@@ -9,10 +9,10 @@ import torch
 import torch_geometric.nn as pyg
 from torch import nn
 
-from bench.zoo_cases import CASES, build
 from graphweave.core.errors import GraphweaveError
 from graphweave.ir.message.nodes import MapOf
 from tests.captures import Capture, capture, check
+from tests.pyg.zoo_cases import CASES, build
 from tests.support import features, random_graph
 
 N, E, IN, OUT, EDGE = 11, 37, 6, 8, 5

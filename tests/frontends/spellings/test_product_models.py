@@ -1,4 +1,4 @@
-"""Models whose rows stand in several dims, small and in their own words: nothing on their edges is left to PyTorch.
+"""Models whose rows stand in several dims, small: nothing on their edges is left to PyTorch.
 
 One compilation serves all sizes, and results and all gradients equal eager mode's in float64.
 """
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
+from bench import product_layers as layers
 from graphweave.ir.message.nodes import Aten, Push
 from graphweave.ir.message.show import show_type
 from tests.captures import capture, check
@@ -24,11 +25,6 @@ WIDTH = 6
 Sizes = dict[str, int]
 
 
-def mlp(width_in: int, normed: bool = True) -> nn.Sequential:
-    layers = [nn.Linear(width_in, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH)]
-    return nn.Sequential(*layers, *([nn.LayerNorm(WIDTH)] if normed else []))
-
-
 class InteractionNet(nn.Module):
     """Battaglia et al. 2016, as weather models on meshes use it (Oskarsson et al. 2023): one graph for a whole batch.
 
@@ -37,7 +33,7 @@ class InteractionNet(nn.Module):
 
     def __init__(self, batched_edges: bool = True) -> None:
         super().__init__()
-        self.edges, self.nodes = mlp(3 * WIDTH), mlp(2 * WIDTH)
+        self.edges, self.nodes = layers.network(3 * WIDTH, WIDTH), layers.network(2 * WIDTH, WIDTH)
         self.batched_edges = batched_edges
 
     def forward(self, send: Tensor, rec: Tensor, edges: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,31 +53,6 @@ def of_a_mesh(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
     ]  # fmt: skip
 
 
-class ProteinEncoder(nn.Module):
-    """ProteinMPNN's encoder layer (Dauparas et al. 2022): residues [B, N, F], and k neighbours of each [B, N, k, F].
-
-    Neighbours are gathered along dim 1, and padded residues are masked.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages, self.edges = mlp(3 * WIDTH, normed=False), mlp(3 * WIDTH, normed=False)
-        self.forward_net = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH) for _ in range(3)])
-
-    def beside_neighbours(self, h: Tensor, edges: Tensor, near: Tensor) -> Tensor:
-        flat = near.reshape(near.shape[0], -1)[..., None].expand(-1, -1, h.size(-1))
-        gathered = torch.gather(h, 1, flat).view(*near.shape, -1)
-        return torch.cat([h.unsqueeze(-2).expand_as(gathered), edges, gathered], -1)
-
-    def forward(self, h: Tensor, edges: Tensor, near: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        present = torch.gather(mask[..., None].expand(-1, -1, near.size(2)), 1, near) * mask[..., None]
-        message = self.messages(self.beside_neighbours(h, edges, near)) * present[..., None]
-        h = self.norms[0](h + message.sum(-2) / 30)
-        h = self.norms[1](h + self.forward_net(h)) * mask[..., None]
-        return h, self.norms[2](edges + self.edges(self.beside_neighbours(h, edges, near)))
-
-
 def of_a_protein(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
     b, n, k = (sizes[name] for name in "BNK")
     near = torch.randint(n, (b, n, k), generator=random)
@@ -89,54 +60,10 @@ def of_a_protein(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
     return [numbers((b, n, WIDTH), random), numbers((b, n, k, WIDTH), random), near, mask]
 
 
-class TrafficConvolution(nn.Module):
-    """Graph WaveNet's spatial layer (Wu et al. 2019) on edges: sensors stand between channels and times, [B, C, N, T].
-
-    A gate over channels, two powers of the transition matrix, and a 1 x 1 convolution of all orders.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.filter, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mix = nn.Linear(3 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        last = x.movedim(1, -1)
-        h = (torch.tanh(self.filter(last)) * torch.sigmoid(self.gate(last))).movedim(-1, 1)
-        orders = [h]
-        for _ in range(2):
-            moved = orders[-1][:, :, src] * weight[:, None]
-            orders.append(torch.zeros_like(h).index_add(2, dst, moved))
-        mixed = self.mix(torch.cat(orders, 1).movedim(1, -1)).movedim(-1, 1)
-        return torch.relu(mixed) + x
-
-
 def of_sensors(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
     b, n, e = (sizes[k] for k in "BNE")
     ends = [torch.randint(n, (e,), generator=random) for _ in range(2)]
     return [numbers((b, WIDTH, n, 3), random), numbers((e,), random), *ends]
-
-
-class VectorPerceptrons(nn.Module):
-    """A layer of geometric vector perceptrons (Jing et al. 2021): scalars [B, N, F] and vectors [B, N, V, 3].
-
-    Messages along edges, gated by norms of vectors, so that they rotate as their inputs do; then a mean at each node.
-    """
-
-    def __init__(self, vectors: int = 2) -> None:
-        super().__init__()
-        self.hidden, self.out = nn.Linear(2 * vectors, 3, bias=False), nn.Linear(3, vectors, bias=False)
-        self.scalars, self.gate = nn.Linear(2 * WIDTH + 3, WIDTH), nn.Linear(WIDTH, vectors)
-
-    def forward(self, s: Tensor, v: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
-        scalars, vectors = torch.cat([s[:, src], s[:, dst]], -1), torch.cat([v[:, src], v[:, dst]], -2)
-        hidden = self.hidden(vectors.transpose(-1, -2))
-        lengths = (hidden.square().sum(-2) + 1e-8).sqrt()
-        scalars = self.scalars(torch.cat([scalars, lengths], -1))
-        vectors = self.out(hidden).transpose(-1, -2) * torch.sigmoid(self.gate(scalars))[..., None]
-        count = torch.zeros(s.size(1), dtype=s.dtype).index_add(0, dst, s.new_ones(len(dst))).clamp(min=1)
-        total = torch.zeros_like(s).index_add(1, dst, torch.relu(scalars)) / count[:, None]
-        return s + total, v + torch.zeros_like(v).index_add(1, dst, vectors) / count[:, None, None]
 
 
 def of_atoms(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
@@ -165,9 +92,10 @@ MODELS = {
         of_a_mesh,
         frozenset({"aten.select.int", "aten.select_backward.default"}),
     ),
-    "protein encoder": Model(ProteinEncoder, of_a_protein, compilations=2),  # a mask [B, N] may have features
-    "traffic": Model(TrafficConvolution, of_sensors),
-    "vector perceptrons": Model(VectorPerceptrons, of_atoms),
+    # a mask [B, N] may have features
+    "protein encoder": Model(lambda: layers.ProteinEncoder(WIDTH), of_a_protein, compilations=2),
+    "traffic": Model(lambda: layers.TrafficConvolution(WIDTH), of_sensors),
+    "vector perceptrons": Model(lambda: layers.VectorPerceptrons(WIDTH, 2), of_atoms),
 }
 SIZES: tuple[Sizes, ...] = (
     {"B": 3, "N": 7, "M": 5, "E": 19, "K": 4}, {"B": 2, "N": 9, "M": 11, "E": 30, "K": 3},

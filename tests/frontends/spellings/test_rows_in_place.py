@@ -12,8 +12,8 @@ from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops, to_dense_batch
 
 import graphweave
-from bench.zoo import DOORS
 from graphweave.compiler.report import collect
+from tests.pyg.zoo import DOORS
 from tests.support import AWKWARD, SEVERAL, assert_matches, features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

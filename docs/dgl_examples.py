@@ -1,10 +1,10 @@
 """What each folder of DGL's examples needs of `dgl`, and whether `graphweave.dgl` has it.
 
-    python -m bench.dgl_examples /path/to/dgl [--markdown FILE]
+    python -m docs.dgl_examples /path/to/dgl [--markdown FILE]
 
 `/path/to/dgl` is a checkout of DGL's public repository. The scripts are read, not run: every name that a script imports
 from `dgl`, or reaches through a module of it, is looked up in `graphweave.dgl`. Methods of graphs are not seen in this
-way; DGL's own tests measure those (bench/dgl_suite.py).
+way; DGL's own tests measure those (tests/dgl/upstream.py).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def markdown(found: dict[str, Needs]) -> str:
     lines = [
         "# DGL's examples", "",
         "This page lists what each folder of DGL's public `examples/` needs of `dgl`, and what of it `graphweave.dgl`",
-        "lacks. `python -m bench.dgl_examples /path/to/dgl --markdown docs/dgl_examples.md` wrote it; it reads the",
+        "lacks. `python -m docs.dgl_examples /path/to/dgl --markdown docs/dgl_examples.md` wrote it; it reads the",
         "scripts and does not run them, and methods of graphs are not seen in this way.", "",
         f"{len(uses_dgl)} folders use DGL. {len(whole)} need no name that is missing; {len(data)} of these read their",
         "graphs with `dgl.data`, which downloads them: give them graphs from elsewhere ([data](data.md)). DGL's other",

@@ -9,7 +9,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.nn.conv import MeshCNNConv
 
-from bench.zoo_graphs import (
+from tests.pyg.zoo_graphs import (
     EDGE_DIM,
     EDGES,
     IN,

@@ -1,4 +1,4 @@
-"""The programs of `bench.recompiles`, and their arguments at every set of sizes."""
+"""The programs of `tests.frontends.halves.recompiles`, and their arguments at every set of sizes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How often programs compile when the sizes of their arguments change, and what made them compile again.
 
-    python -m bench.recompiles [--only NAME ...] [--door compile|backend] [--shared] [--out FILE]
+    python -m tests.frontends.halves.recompiles [--only NAME ...] [--door compile|backend] [--shared] [--out FILE]
 
 Each program is called with gradients at every set of sizes: usual, odd and not contiguous, equal by chance, no edges,
 one of each. The reason of a recompilation is the guard that failed, as PyTorch names it; reasons are put into classes.
@@ -28,7 +28,7 @@ import graphweave
 from bench.check import step, worst_error
 from bench.common import ratio_table, save
 from bench.options import Among, options_from
-from bench.recompile_programs import CASES, SIZES
+from tests.frontends.halves.recompile_programs import CASES, SIZES
 
 TOLERANCE = 5e-4
 """Relative error that is accepted in float32, for programs of several layers and divisions by small degrees, and for

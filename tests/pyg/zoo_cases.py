@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from bench.zoo_convs import CONVS
-from bench.zoo_graphs import Built, Make
-from bench.zoo_models import MODELS, NOT_HERE
+from tests.pyg.zoo_convs import CONVS
+from tests.pyg.zoo_graphs import Built, Make
+from tests.pyg.zoo_models import MODELS, NOT_HERE
 
 CASES: dict[str, Make] = {**CONVS, **{f"models.{name}": make for name, make in MODELS.items()}}
 """Case name -> builder; models of `torch_geometric.nn.models` have the prefix `models.`."""

@@ -1,4 +1,4 @@
-"""The tests of DGL that `bench.dgl_suite` runs, the group of each, and those that are left out with the reason."""
+"""The tests of DGL that `tests.dgl.upstream` runs, the group of each, and those that are left out with the reason."""
 
 from __future__ import annotations
 

@@ -1,29 +1,56 @@
-"""The graphs of the papers: those of bench/graphs.py, files of shared/data, and synthetic ones at a written scale.
+"""Graphs by name: those of bench/graphs.py, FeatGraph's at a tenth of their size, files, and synthetic ones.
 
 A name `rmat:NODES:EDGES` is a seeded R-MAT graph, `chain:NODES` a path with its edges both ways, and
-`points:CLOUDS:POINTS:K` a graph of k nearest neighbours of random points. FeatGraph's graphs at a tenth of the nodes,
-of equal average degree, are R-MAT (ogbn-proteins and reddit have skewed degrees) or as bench/ops_graphs.py draws them.
+`points:CLOUDS:POINTS:K` a graph of k nearest neighbours of random points. Y. Hu et al., "FeatGraph: A Flexible and
+Efficient Backend for Graph Neural Network Systems", SC 2020, table II: rand-100K has 20K nodes of average degree 2000
+and 80K of degree 100; here it is rand-10K. The uniform graphs of its table IV have 10K nodes here, too. ogbn-proteins
+and reddit, which have skewed degrees, are R-MAT graphs of equal average degree.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from bench import graphs, ops_graphs
+from bench import graphs
 from bench.graphs import Workload, knn_clouds, pseudo_coordinates
+from bench.relational_graphs import kept_path
 from graphweave.data import npz, rmat
+
+UNIFORM = {"uniform-99.95": 0.0005, "uniform-99.5": 0.005, "uniform-95": 0.05}
+"""Share of all pairs of 10,000 nodes that are edges. The name of a graph has the share that are not, in percent."""
 
 TENTH = {"ogbn-proteins": (13_250, 7_910_000), "reddit": (23_300, 11_480_000)}
 """Name -> nodes and edges at a tenth of the paper's size."""
 
 MANY_EDGES = 1_000_000
 """R-MAT graphs of at least so many edges are kept as files."""
+
+
+def absent(name: str, folder: Path) -> str | None:
+    """Why a graph cannot be loaded; None if it can."""
+    if name in (*graphs.GRAPHS, *graphs.POINT_SETS):
+        return graphs.missing(name, folder)
+    if ":" in name or name in (*UNIFORM, *TENTH, "rand-10k") or (folder / f"{name}.npz").is_file():
+        return None
+    return f"{folder / name}.npz is absent"
+
+
+def drawn(name: str, seed: int = 0) -> tuple[Tensor, int]:
+    """rand-10k or a uniform graph. Edges are in no particular order."""
+    generator, nodes = torch.Generator().manual_seed(seed), 10_000
+    if name == "rand-10k":
+        degree = torch.full((nodes,), 100)
+        degree[torch.randperm(nodes, generator=generator)[: nodes // 5]] = 2000
+        dst = torch.arange(nodes).repeat_interleave(degree)
+    else:
+        dst = torch.randint(nodes, (int(UNIFORM[name] * nodes * nodes),), generator=generator)
+    src = torch.randint(nodes, (dst.shape[0],), generator=generator)
+    return torch.stack([src, dst])[:, torch.randperm(dst.shape[0], generator=generator)], nodes
 
 
 @lru_cache(maxsize=1)
@@ -40,8 +67,8 @@ def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
     if name in TENTH:
         nodes, edges = TENTH[name]
         return kept_rmat(nodes, edges), nodes
-    if name in ops_graphs.GRAPHS and name not in graphs.GRAPHS:
-        return ops_graphs.edges_of(name, folder)
+    if name in UNIFORM or name == "rand-10k":
+        return drawn(name)
     if name in graphs.GRAPHS:
         work = graphs.load(name, folder)
         return work.edge_index, work.x.size(0)
@@ -56,13 +83,11 @@ def kept_rmat(nodes: int, edges: int) -> Tensor:
     """
     if edges < MANY_EDGES:
         return rmat(nodes, edges)
-    folder = Path(tempfile.gettempdir()) / f"graphweave-bench-{os.getuid()}"
-    path = folder / f"rmat_{nodes}_{edges}.pt"
+    path = kept_path(f"rmat_{nodes}_{edges}.pt")
     if path.is_file():
         index: Tensor = torch.load(path)
         return index
     index = rmat(nodes, edges)
-    folder.mkdir(exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     torch.save(index, partial)
     partial.replace(path)
@@ -71,6 +96,8 @@ def kept_rmat(nodes: int, edges: int) -> Tensor:
 
 def workload(name: str, inputs: int, pseudo: int, classes: int, folder: Path) -> Workload:
     """Random features [N, inputs] and labels below `classes`. Edges have `pseudo` pseudo-coordinates."""
+    if name in graphs.POINT_SETS or name == "cora-features":
+        return graphs.load(name, folder, pseudo=pseudo == 2)
     generator = torch.Generator().manual_seed(0)
     kind, *numbers = name.split(":")
     if kind == "points":

@@ -1,6 +1,6 @@
 """DGL's own tests through `graphweave.dgl`: how many cases of each group pass.
 
-    python -m bench.dgl_suite /path/to/dgl [--only test_heterograph] [-k expression] [--kernels] [--json results.json]
+    python -m tests.dgl.upstream /path/to/dgl [--only test_heterograph] [-k expression] [--kernels] [--json FILE]
 
 `/path/to/dgl` is a checkout of DGL's public repository. Its tests and their helpers are copied to a temporary folder
 and run there; nothing of them is kept. Without `--kernels`, functions of messages run as PyTorch's calls, because
@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.dgl_suite_cases import GROUPS
+from tests.dgl.upstream_cases import GROUPS
 
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def _run(args: argparse.Namespace, files: list[str], folder: Path) -> dict[str, 
         "GRAPHWEAVE_EAGER_KERNELS": "1" if args.kernels else "0",
         "DGLBACKEND": "pytorch",
     }
-    command = [sys.executable, "-m", "pytest", "-p", "bench.dgl_suite_plugin", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.dgl.upstream_plugin", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "no:randomly", "--rootdir", str(folder), "-c", os.devnull, "--import-mode=importlib"]
     command += [f"--tb={'short' if args.verbose else 'no'}", *(["-k", args.k] if args.k else []), "-r", "N"]
     command += ["-W", "ignore", "--continue-on-collection-errors", *[str(folder / "python" / file) for file in files]]

@@ -23,8 +23,8 @@ from torch_geometric.nn.models.attract_repel import ARLinkPredictor
 from torch_geometric.nn.models.graph_mixer import LinkEncoder, NodeEncoder
 from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, MeanAggregator, TGNMemory
 
-from bench.zoo_convs import attr, histogram, mlp, on, weight
-from bench.zoo_graphs import EDGE_DIM, EDGES, IN, METADATA, NODES, OUT, Built, Make, batch, edges, randn, undirected
+from tests.pyg.zoo_convs import attr, histogram, mlp, on, weight
+from tests.pyg.zoo_graphs import EDGE_DIM, EDGES, IN, METADATA, NODES, OUT, Built, Make, batch, edges, randn, undirected
 
 
 class Through(nn.Module):

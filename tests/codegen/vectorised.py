@@ -1,6 +1,6 @@
 """Whether loops over lanes are vectors in the machine code, for every kernel of the zoo and of the benchmarks.
 
-    python -m bench.vectorised [--only NAME ...] [--texts DIR] [--out FILE]
+    python -m tests.codegen.vectorised [--only NAME ...] [--texts DIR] [--out FILE]
 
 It prints the loops over 16 lanes or more that compute with one floating-point number at a time, and their number. The
 exit code is 1 unless there are none. `--texts` checks the kernels of a folder (`*.cpp`, as a kernel cache has them)
@@ -31,14 +31,14 @@ import graphweave
 from bench.check import step
 from bench.common import save
 from bench.graphs import FEATURES, HIDDEN, Workload, knn_clouds, pseudo_coordinates
-from bench.machine_code import Instruction, functions_of, loops_of
 from bench.options import options_from
 from bench.workloads import MODELS, training_step
-from bench.zoo_cases import CASES, build
 from graphweave.compiler.report import collect
 from graphweave.data import rmat
 from graphweave.runtime import headers
 from graphweave.runtime.toolchain import compile_shared, toolchain
+from tests.codegen.machine_code import Instruction, functions_of, loops_of
+from tests.pyg.zoo_cases import CASES, build
 
 MIN_VECTOR_LANES = 16
 """A loop over at least this many lanes has to be vectorised."""

@@ -1,7 +1,7 @@
-"""The plugin of pytest with which `bench.dgl_suite` runs DGL's tests: `import dgl` gets `graphweave.dgl`.
+"""The plugin of pytest with which `tests.dgl.upstream` runs DGL's tests: `import dgl` gets `graphweave.dgl`.
 
-It leaves out the cases of `bench.dgl_suite_cases`, limits the time of each, and writes what became of every case to the
-file named by DGL_SUITE_RESULTS.
+It leaves out the cases of `tests.dgl.upstream_cases`, limits the time of each, and writes what became of every case to
+the file named by DGL_SUITE_RESULTS.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pytest
 
 import graphweave.dgl
 import graphweave.dgl.utils
-from bench import dgl_suite_backend
-from bench.dgl_suite_cases import group_of, reason_to_exclude
+from tests.dgl import upstream_backend
+from tests.dgl.upstream_cases import group_of, reason_to_exclude
 
 IMPORTED_INTERNALS = ("dgl.ndarray", "dgl.graph_index", "dgl.partition", "dgl._ffi", "dgl._ffi.streams")
 """Modules that files of tests import although most of their cases do not use them: empty here."""
@@ -44,8 +44,8 @@ _results: dict[str, dict[str, str]] = {}
 
 def pytest_configure(config: Any) -> None:
     graphweave.dgl.install()
-    sys.modules["dgl.backend"] = dgl_suite_backend
-    graphweave.dgl.backend = dgl_suite_backend
+    sys.modules["dgl.backend"] = upstream_backend
+    graphweave.dgl.backend = upstream_backend
     for name in ("dgl.nn", *IMPORTED_INTERNALS):
         try:
             import_module(name)

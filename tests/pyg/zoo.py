@@ -1,6 +1,6 @@
 """The operator zoo: every PyG convolution and model, forward and gradients, compiled against eager, through both doors.
 
-    python -m bench.zoo [--only NAME ...] [--door DOOR ...] [--json FILE] [--markdown FILE]
+    python -m tests.pyg.zoo [--only NAME ...] [--door DOOR ...] [--json FILE] [--markdown FILE]
 
 The exit code is 1 if a number is wrong or a case crashes.
 """
@@ -26,10 +26,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import graphweave
-from bench.check import FLOAT_TOLERANCE, Result, no_worse_than_eager, step, worst_error
+from bench.check import FLOAT_TOLERANCE, no_worse_than_eager, step, worst_error
 from bench.common import machine
-from bench.zoo_cases import CASES, NOT_HERE, build
+from bench.steps import Result
 from graphweave.compiler.report import Report, collect
+from tests.pyg.zoo_cases import CASES, NOT_HERE, build
 
 RIGHT = ("ok", "ill-conditioned")
 
@@ -211,7 +212,7 @@ def markdown(rows: Sequence[Row]) -> str:
         "# PyTorch Geometric through graphweave", "",
         "This page lists what becomes of every convolution of `torch_geometric.nn.conv` and every model of",
         "`torch_geometric.nn.models`, forward and gradients against eager.",
-        "`python -m bench.zoo --markdown docs/zoo.md` wrote it.", "",
+        "`python -m tests.pyg.zoo --markdown docs/zoo.md` wrote it.", "",
         f"`graphweave.compile(model)`: {summary(list(by_door['compile'].values()))}.", "",
         '`torch.compile(model, backend="graphweave", dynamic=True)`: '
         f"{summary(list(by_door['plain'].values()))}.", "",

@@ -1,6 +1,6 @@
 """The tensor functions that tests of DGL call as `F.name`. DGL has them for each back end, here they are torch's.
 
-`bench.dgl_suite_plugin` puts this module in the place of `dgl.backend`. It is no part of `graphweave.dgl`.
+`tests.dgl.upstream_plugin` puts this module in the place of `dgl.backend`. It is no part of `graphweave.dgl`.
 """
 
 from __future__ import annotations
