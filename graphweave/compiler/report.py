@@ -241,6 +241,19 @@ class TuningNote:
     raced: tuple[RacedCandidate, ...] = field(default=(), repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryBudgetNote:
+    """The form that was chosen for a graph whose step must fit into `budget` bytes besides its arguments: its `choice`
+    in words, the predicted `peak` of its step, and the `unlimited` one of the compiler's own choice, which takes
+    `slower` seconds less by the cost model."""
+
+    budget: int
+    peak: int
+    unlimited: int
+    choice: str
+    slower: float
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that was compiled in a `collect` block; `eager` says why whole graphs could not be compiled, and
@@ -253,6 +266,7 @@ class Report:
     eager: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     tunings: list[TuningNote] = field(default_factory=list)
+    budgets: list[MemoryBudgetNote] = field(default_factory=list)
 
 
 _collecting: list[Report] = []
@@ -307,6 +321,11 @@ def record_rewrites(note: RewriteNote) -> None:
 def record_tuning(note: TuningNote) -> None:
     for report in _collecting:
         report.tunings.append(note)
+
+
+def record_memory_budget(note: MemoryBudgetNote) -> None:
+    for report in _collecting:
+        report.budgets.append(note)
 
 
 def record_left(graph: str) -> None:

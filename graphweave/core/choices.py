@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from graphweave.core.byte_sizes import parse_bytes
 from graphweave.core.errors import SettingsError
 from graphweave.core.kernel_schedules import KernelSchedules
 from graphweave.core.locality import RowOrder
@@ -64,6 +65,21 @@ def _is_budget(name: str, value: object) -> str:
     return f"{name} must be a number of seconds above 0 (got {value!r}). Pass one, such as 60."
 
 
+def _is_memory(name: str, value: object) -> str:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return ""
+    if isinstance(value, str):
+        try:
+            if parse_bytes(name, value) > 0:
+                return ""
+        except SettingsError:
+            pass
+    return (
+        f"option {name!r} must be a number of bytes above 0, a text such as '2G' or '512M', or None (got {value!r})."
+        " Pass one of these."
+    )
+
+
 def _is_list_of_passes(name: str, value: object) -> str:
     if isinstance(value, str) and all(word.strip().startswith("-") for word in value.split(",") if word.strip()):
         return ""
@@ -93,10 +109,11 @@ class Choices:
     CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU. `unseen_edits`: look at each
     call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`). `schedule`: choices for
     kernels that replace the compiler's, for all of them or by name, or "tune", which measures and takes the best of
-    what is left to the compiler (`tuning/`), for at most `budget` seconds a graph. `relabel`: an order in which nodes
-    are computed and stored between the arguments and the results (`passes/relabel.py`); "auto" measures on the graph of
-    the first call whether one pays (`tuning/order.py`). `rewrite`, `fuse` and `merge` turn an idea off, to measure what
-    it gains, and `passes` leaves out passes and rules by name (`compiler/road.py`).
+    what is left to the compiler (`tuning/`), for at most `budget` seconds a graph. `memory`: bytes, or a text such as
+    "2G", into which a step must fit besides its arguments (`frontends/dynamo/memory_budget.py`). `relabel`: an order in
+    which nodes are computed and stored between the arguments and the results (`passes/relabel.py`); "auto" measures on
+    the graph of the first call whether one pays (`tuning/order.py`). `rewrite`, `fuse` and `merge` turn an idea off, to
+    measure what it gains, and `passes` leaves out passes and rules by name (`compiler/road.py`).
     """
 
     # fmt: off
@@ -146,6 +163,7 @@ class Choices:
         _is_list_of_passes, '`"-narrow-gathers,-postpone"`', "the [passes and rules](#passes) that it names",
         "all others",
     ))
+    memory: int | str | None = field(default=None, metadata=_option(_is_memory))
     budget: float = field(default=60.0, metadata=_option(_is_budget))
     # fmt: on
 
@@ -154,6 +172,11 @@ class Choices:
         """Whether a schedule is to be found by measuring."""
         by_name = self.schedule.sought if isinstance(self.schedule, KernelSchedules) else None
         return self.schedule == "tune" or by_name is not None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """`memory` as a number."""
+        return parse_bytes("memory", self.memory) if isinstance(self.memory, str) else self.memory
 
     @property
     def left_out(self) -> frozenset[str]:
@@ -180,6 +203,10 @@ def choices_of(options: Mapping[str, Any] | None) -> Choices:
             known = ", ".join(OPTIONS)
             raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
         check_option(name, value)
+    if given.get("memory") is not None and given.get("schedule") == "tune":
+        raise SettingsError(
+            "options 'memory' and 'schedule' = 'tune' both choose a form of the program (got both). Leave one out."
+        )
     if isinstance(by_name := given.get("schedule"), Mapping):
         given["schedule"] = KernelSchedules.of(by_name)
     return Choices(**given)

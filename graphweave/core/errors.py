@@ -108,6 +108,10 @@ class CompileError(GraphweaveError):
     """The C++ compiler, or Triton ahead of time, refused a kernel: a bug of the code generator, never of the user."""
 
 
+class MemoryBudgetError(GraphweaveError, ValueError):
+    """No form of a function fits into the memory that `options={"memory": ...}` allows; the message says the least."""
+
+
 class DerivativeError(GraphweaveError, RuntimeError):
     """Gradients of gradients of a compiled function cannot be computed; the message names it and a way out."""
 

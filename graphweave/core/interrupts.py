@@ -7,7 +7,7 @@ import signal
 from types import CodeType
 from typing import Any
 
-from graphweave.core.errors import ScheduleError, ShardError
+from graphweave.core.errors import MemoryBudgetError, ScheduleError, ShardError
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
@@ -21,15 +21,15 @@ def interrupt_in(error: BaseException) -> BaseException | None:
 
 
 def refusal_in(error: BaseException) -> BaseException | None:
-    """The refusal of the user's schedule, or of a model over parts, if it is `error` or led to `error`. It is raised,
-    never worked around."""
+    """The refusal of the user's schedule, of a budget of memory, or of a model over parts, if it is `error` or led to
+    `error`. It is raised, never worked around."""
     seen: set[int] = set()
     todo: list[Any] = [error]
     while todo:
         found = todo.pop()
         if not isinstance(found, BaseException) or id(found) in seen:
             continue
-        if isinstance(found, ScheduleError | ShardError):
+        if isinstance(found, ScheduleError | ShardError | MemoryBudgetError):
             return found
         seen.add(id(found))
         todo += [getattr(found, "inner_exception", None), found.__cause__, found.__context__]

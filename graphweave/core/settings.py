@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from graphweave.core.byte_sizes import parse_bytes
 from graphweave.core.errors import SettingsError
 
 GIB = 1 << 30
 """Bytes of a gibibyte."""
 
-_SUFFIX = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": GIB, "T": 1 << 40}
 ROOMS = (
     "analysis", "certificate", "cli", "codegen", "compiler", "core", "data", "dgl", "distributed", "examples",
     "execute", "exporting", "extend", "frontends", "function", "graph", "ir", "jax", "loops", "lower", "md", "nn",
@@ -129,13 +128,6 @@ def _parse_path(name: str, text: str) -> Path:
     return path
 
 
-def _parse_bytes(name: str, text: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise SettingsError(f"{name} must be a number of bytes such as 536870912 or 512M (got {text!r}). Write it so.")
-    return int(match[1]) * _SUFFIX[match[2].upper()]
-
-
 def _parse_switch(name: str, text: str) -> bool:
     if text.strip() not in ("0", "1"):
         raise SettingsError(f"{name} must be 0 or 1 (got {text!r}). Set it to one of them.")
@@ -165,10 +157,10 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("CXX", "cxx", _parse_text),
     ("GRAPHWEAVE_CXX", "cxx", _parse_text),  # after CXX: it wins
     ("GRAPHWEAVE_ARCH", "arch", _parse_text),
-    ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
+    ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", parse_bytes),
     ("GRAPHWEAVE_STORE_COMPILATIONS", "store_compilations", _parse_switch),
-    ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
-    ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
+    ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", parse_bytes),
+    ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", parse_bytes),
     ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
     ("GRAPHWEAVE_UNSEEN_EDITS", "unseen_edits", _parse_switch),

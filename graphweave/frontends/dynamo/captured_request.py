@@ -68,7 +68,8 @@ class Asked:
         """Whether a graph that gains nothing may run as PyTorch's own: not over ranks, and not if the user asks for
         something that only compiled code does."""
         asked = self.choices
-        return self.ranks is None and not (asked.verify or asked.cuda_graphs) and asked.recompute == "auto"
+        wanted = asked.verify or asked.cuda_graphs or asked.memory is not None or asked.recompute != "auto"
+        return self.ranks is None and not wanted
 
     @staticmethod
     def of(options: Mapping[str, object], module: fx.GraphModule, parameters: Sequence[str]) -> Asked:

@@ -14,7 +14,15 @@ import torch
 import torch._dynamo
 
 from graphweave.compiler.kernels_text import kernels_text
-from graphweave.compiler.report import CaptureNote, GraphNote, PassNote, RewriteNote, TuningNote, collect
+from graphweave.compiler.report import (
+    CaptureNote,
+    GraphNote,
+    MemoryBudgetNote,
+    PassNote,
+    RewriteNote,
+    TuningNote,
+    collect,
+)
 from graphweave.core.break_even import BreakEven
 from graphweave.core.counters import counters
 from graphweave.core.errors import SettingsError
@@ -56,6 +64,7 @@ class Explanation:
     `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists
     what was compiled again, before and during `explain`. `time` has the seconds of the call by stage. `break_even` is
     measured with `detail="break-even"` only, as that takes more calls. `step` is measured by `graphweave profile` only.
+    `budgets` has one for each graph whose step has to fit into some memory.
     """
 
     what: str
@@ -74,6 +83,7 @@ class Explanation:
     time: FirstCall = field(default_factory=FirstCall)
     break_even: BreakEven | None = None
     step: StepProfile | None = None
+    budgets: tuple[MemoryBudgetNote, ...] = ()
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -159,6 +169,7 @@ def explain(fn: Callable[..., object], *args: object, detail: Detail = "short", 
         before + recompilations(target, name, of_others=True), detail,
         tuple(report.tunings), tuple(report.passes), tuple(dict.fromkeys(report.left)),
         call, break_even(target, compiled, args, kwargs, call.seconds) if detail == "break-even" else None,
+        budgets=tuple(report.budgets),
     )  # fmt: skip
     torch._dynamo.reset()
     return explanation

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from graphweave.compiler.report import CaptureNote, GraphNote, KernelNote, SavedNote, TuningNote
+from graphweave.compiler.report import CaptureNote, GraphNote, KernelNote, MemoryBudgetNote, SavedNote, TuningNote
 from graphweave.core.lines import Location, shown_text
 from graphweave.frontends.dynamo.breaks import Break, Recompilation
 
@@ -64,6 +64,8 @@ class Explained(Protocol):
     @property
     def tunings(self) -> Sequence[TuningNote]: ...
     @property
+    def budgets(self) -> Sequence[MemoryBudgetNote]: ...
+    @property
     def eager(self) -> Sequence[str]: ...
     @property
     def left(self) -> Sequence[str]: ...
@@ -86,6 +88,8 @@ def summary(report: Explained) -> list[Row]:
         rows += _work(report)
     for note in report.tunings:
         rows += _tuned(note)
+    for budget in report.budgets:
+        rows += _budgeted(budget)
     rows += _kernels(report.graphs)
     rows += _left(report.graphs)
     rows += [Row("left as it is", f"{graph}: nothing in it gains by being compiled") for graph in report.left]
@@ -181,6 +185,14 @@ def _tuned(note: TuningNote) -> Iterator[Row]:
     times = (note.measured, note.predicted), (note.untuned_measured, note.untuned_predicted)
     chosen, untuned = (f"{1e3 * (got or 0):.3g} ms measured, {1e3 * (said or 0):.3g} predicted" for got, said in times)
     yield Row("tuned", f"a call's kernels: {chosen}; untuned {untuned}")
+
+
+def _budgeted(note: MemoryBudgetNote) -> Iterator[Row]:
+    """The memory that a step may take and takes, what was given up for it, and what that costs."""
+    yield Row("memory", f"a step takes {size(note.peak)} besides its arguments, of {size(note.budget)} that it may")
+    if note.peak != note.unlimited:
+        saved = f"{size(note.unlimited)} by the compiler's choice"
+        yield Row("memory", f"{note.choice}: {saved}, {1e3 * note.slower:.3g} ms faster by the cost model")
 
 
 def _kernels(graphs: Sequence[GraphNote]) -> list[Row]:

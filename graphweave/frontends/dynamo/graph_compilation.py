@@ -28,6 +28,7 @@ from graphweave.execute.executable import Executable
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.calls.decompositions import Decompositions, decompositions, decompositions_without_torch
 from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
+from graphweave.frontends.dynamo.memory_budget import fit_memory
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.dynamo.tuned import tuned
 from graphweave.frontends.halves.autograd_function import Gradients
@@ -167,6 +168,9 @@ class GraphCompilation:
         if self._asked.choices.tunes:
             with span(SEARCH):
                 request, schedules = tuned(captured)
+        elif self._asked.choices.memory is not None:
+            with span(SEARCH):
+                request = fit_memory(captured)
         halves = compile(request)
         if collecting():
             record_capture(captured.note(halves))

@@ -1,0 +1,120 @@
+"""`options={"memory": ...}`: of the forms of a captured graph, the fastest one of which a step fits into a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from graphweave.analysis.cost import cost
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.statistics import statistics_of, with_unions
+from graphweave.compiler.compile import compile
+from graphweave.compiler.report import MemoryBudgetNote, record_memory_budget, uncollected
+from graphweave.compiler.request import Halves, Request
+from graphweave.core.errors import MemoryBudgetError
+from graphweave.core.log import logger
+from graphweave.core.types import Space
+from graphweave.execute.build import executable_of
+from graphweave.execute.executable import Executable
+from graphweave.execute.step_peak import step_peak
+from graphweave.frontends.calls.captured_sizes import Size, unbacked
+from graphweave.frontends.dynamo.captured_request import CapturedGraph
+from graphweave.frontends.dynamo.explain_summary import size
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A request under choices that differ from the compiler's by `changed`; its `peak` in bytes, and its `seconds` by
+    the cost model."""
+
+    changed: Mapping[str, object]
+    request: Request
+    halves: Halves
+    made: tuple[Executable, ...]
+    peak: int
+    seconds: float
+
+    def peak_for(self, rows: Mapping[Space, int]) -> int:
+        """The peak for other row counts of the captured graph's spaces."""
+        return step_peak(self.halves, self.made, with_unions(statistics_of(rows), self.halves.joint.unions))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.changed.items()) or "the compiler's choice"
+
+
+def fit_memory(what: CapturedGraph) -> Request:
+    """The request of a graph in the fastest form whose step fits into the budget.
+
+    The compiler's own form is taken if it fits. Otherwise what the user left open is tried: to compute values again in
+    the backward instead of keeping them, relations one by one, and pairs of source and relation or single edges. Raises
+    MemoryBudgetError if none fits, which says the least that one takes.
+    """
+    budget = what.asked.choices.memory_bytes
+    assert budget is not None
+    own = _formed(what.request, {})
+    if own.peak <= budget:
+        return _taken(what, budget, own, own)
+    forms = [own, *(_formed(what.request, changed) for changed in _changes(what))]
+    fitting = [form for form in forms if form.peak <= budget]
+    if not fitting:
+        least = min(forms, key=lambda form: form.peak)
+        raise MemoryBudgetError(
+            f"{what.about}: a step must fit into {size(budget)} besides its arguments, and takes {size(least.peak)} at"
+            f" least ({least}). Raise options={{'memory': ...}} to that, or call it on smaller batches."
+        )
+    best = min(fitting, key=lambda form: form.seconds)
+    return _taken(what, budget, best, own)
+
+
+def _changes(what: CapturedGraph) -> Iterator[dict[str, object]]:
+    """The changes of choices, besides none, that save memory in some programs. Choices that the user made stay."""
+    choices, asked = what.request.facts.choices, what.asked.options
+    trains = what.request.num_forward is not None and "recompute" not in asked
+    open_choices: dict[str, tuple[object, ...]] = {
+        "recompute": (choices.recompute, "always") if trains else (choices.recompute,),
+        "merge": (choices.merge,) if "merge" in asked else (True, False),
+        "compact": (choices.compact,) if choices.compact is not None else (None, True, False),
+    }
+    for values in product(*open_choices.values()):
+        changed = dict(zip(open_choices, values, strict=True))
+        changed = {name: value for name, value in changed.items() if value != getattr(choices, name)}
+        if changed:
+            yield changed
+
+
+def _formed(request: Request, changed: dict[str, object]) -> _Form:
+    choices = replace(request.facts.choices, **changed)  # type: ignore[arg-type]
+    request = replace(request, facts=replace(request.facts, choices=choices))
+    with uncollected():
+        halves = compile(request)
+        made = tuple(executable_of(half, request.facts.options) for half in halves.parts)
+    statistics, joins = halves.glossary.statistics, request.facts.options.row_products
+    spent = sum(cost(Facts(half.facts.program), joins=joins).seconds(statistics) for half in halves.parts)
+    return _Form(changed, request, halves, made, step_peak(halves, made, statistics), spent)
+
+
+def _taken(what: CapturedGraph, budget: int, form: _Form, own: _Form) -> Request:
+    note = MemoryBudgetNote(budget, form.peak, own.peak, str(form), form.seconds - own.seconds)
+    _log.info("%s: %s", what.about, note)
+    record_memory_budget(note)
+    _guard(form, budget, what.imported.space_rows)
+    return form.request
+
+
+def _guard(form: _Form, budget: int, rows: Mapping[Space, Size]) -> None:
+    """A call whose step would not fit is compiled anew.
+
+    Peaks are the largest of linear functions of the row counts. The guard is a linear function, too: exact for the
+    sizes of this call, and above the peak while one row count grows to twice its own. Sizes that data decides cannot be
+    guarded.
+    """
+    counted = dict(form.request.facts.statistics.counted)
+    total: Size = form.peak
+    for space, count in counted.items():
+        if count and space in rows and not unbacked(rows[space]):
+            per_row = -(-(form.peak_for({**counted, space: 2 * count}) - form.peak) // count)
+            total = total + per_row * (rows[space] - count)
+    bool(total <= budget)
