@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from graphweave.analysis.cost import cost
 from graphweave.analysis.facts import Facts
@@ -69,7 +70,7 @@ def fit_memory(what: CapturedGraph) -> Request:
     return _taken(what, budget, best, own)
 
 
-def _changes(what: CapturedGraph) -> Iterator[dict[str, object]]:
+def _changes(what: CapturedGraph) -> Iterator[dict[str, Any]]:
     """The changes of choices, besides none, that save memory in some programs. Choices that the user made stay."""
     choices, asked = what.request.facts.choices, what.asked.options
     trains = what.request.num_forward is not None and "recompute" not in asked
@@ -85,8 +86,8 @@ def _changes(what: CapturedGraph) -> Iterator[dict[str, object]]:
             yield changed
 
 
-def _formed(request: Request, changed: dict[str, object]) -> _Form:
-    choices = replace(request.facts.choices, **changed)  # type: ignore[arg-type]
+def _formed(request: Request, changed: dict[str, Any]) -> _Form:
+    choices = replace(request.facts.choices, **changed)
     request = replace(request, facts=replace(request.facts, choices=choices))
     with uncollected():
         halves = compile(request)

@@ -97,6 +97,6 @@ def test_a_budget_and_tuning_are_not_combined() -> None:
 
 
 def test_bytes_as_people_write_them() -> None:
-    assert [parse_bytes("memory", text) for text in ("512", "2K", "1.5 MiB", "2GB")] == [
-        512, 2048, 3 << 19, 2 << 30,
+    assert [parse_bytes("memory", text) for text in ("512", "2K", "3 MiB", "2GB")] == [
+        512, 2048, 3 << 20, 2 << 30,
     ]  # fmt: skip
