@@ -59,7 +59,8 @@ def test_a_smaller_budget_takes_a_form_that_keeps_less(args: tuple[Tensor, Tenso
 
 @pytest.mark.parametrize("door", ["graphweave", "plain"])
 def test_what_is_possible_is_told(door: str, args: tuple[Tensor, Tensor]) -> None:
-    model, options = Attention(), {"memory": 1000}
+    model = Attention()
+    options: dict[str, Any] = {"memory": 1000}
     compiled = (
         graphweave.compile(model, options=options)
         if door == "graphweave"
