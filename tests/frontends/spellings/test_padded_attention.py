@@ -266,7 +266,7 @@ def rewrites(monkeypatch: pytest.MonkeyPatch, graphs: list[fx.GraphModule]) -> l
         module.graph.lint()
         return module.forward
 
-    monkeypatch.setattr(backend, "_made", made)
+    monkeypatch.setattr(backend, "_compile", made)
     monkeypatch.setattr(backend, "slot", lambda *args: None)
     return found
 
