@@ -167,7 +167,6 @@ class _Rules(CallOwnership):
             return None
         if not all(map(self._is_integral, node.keys)):
             self._refuse(ref, WhyRefused.sorted_by_rank)
-        self._stand_in(ref, row_space(self.program, ref), ref)
         return Numbers()
 
     def by_arithmetic(self, ref: ir.Ref, node: ir.ByArithmetic) -> Held:

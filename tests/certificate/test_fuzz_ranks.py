@@ -103,7 +103,7 @@ IN_ANOTHER_ORDER = {
     "a count, turned": ("v = x[torch.arange(x.size(0)).flip(0)]\nreturn v.sum(0), x[src]", "by their place"),
     "a later count": ("v = x[torch.arange(1, x.size(0))]\nreturn v.sum(0), x[src]", "by their place"),
     "all but the last": ("v = x[torch.arange(0, x.size(0) - 1)]\nreturn v.sum(0), x[src]", "by their place"),
-    "all but the last two": ("v = x[torch.arange(x.size(0) - 2)]\nreturn v.sum(0), x[src]", "by their place"),
+    "all but the last two": ("v = x[torch.arange(x.size(0) - 2)]\nreturn v.sum(0), x[src]", "needs more rows than"),
     "edges counted": (
         "v = e[torch.arange(dst.size(0)).flip(0)]\n"
         "return torch.ones(4, 4, dtype=torch.float64).index_add(0, et, v), x[bsrc]",
@@ -112,7 +112,7 @@ IN_ANOTHER_ORDER = {
     "kinds turned": ("return e * wt[et.flip(0)].sum((1, 2))[:, None], x[src]", "by their place"),
     "kinds from the second on": ("return wt[et[1:]].sum(0), x[src]", "by their place"),
     "the later ones of a mask": ("return x[nmask.nonzero().flatten()[1:]].sum(0), x[src]", "by their place"),
-    "two kinds a row": ("return wt[torch.cat([et, et]).view(-1, 2)].sum(0), x[src]", "by their place"),
+    "two kinds a row": ("return wt[torch.cat([et, et]).view(-1, 2)].sum(0), x[src]", "runs of equal length"),
     "kinds sorted": (
         "v, p = et.sort()\nreturn torch.zeros_like(x).index_add(0, dst, e * v.double()[:, None])", "were sorted"
     ),
