@@ -231,7 +231,8 @@ def run(bench: Bench, argv: Sequence[str] | None = None) -> int:
     options = options_of(bench, argv)
     torch.set_num_threads(options.threads)
     chosen = chosen_of(list(bench.cases(options)), options.cases)
-    own = {name: getattr(options, name) for name in bench.options if name != "data_dir"}
+    of_places = {name for name, default in bench.options.items() if default is Path or isinstance(default, Path)}
+    own = {name: getattr(options, name) for name in bench.options if name not in {"data_dir", *of_places}}
     about = {"benchmark": bench.name, "threads": options.threads, "quick": options.quick, "options": own}
     record, end = Record(options.out, about, resume=options.resume), time.monotonic() + options.seconds
     for case in track([case for case in chosen if case.name not in record], "cases"):
