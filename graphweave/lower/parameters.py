@@ -124,8 +124,13 @@ class Parameters:
         return self._add(table, Buffer(table.name, Role.column, self.index, rows, (), None))
 
     def _of_one(self, m: Ref) -> Ref:
-        """The map that the kernel reads for `m`: that of one item, if it walks items."""
-        return m if self._items is None else self._items.maps[m]
+        """The map that the kernel reads for `m`: that of one item, if it walks items. It may lead to another space
+        than the kernel's rows, of equal size, which must be counted as well."""
+        if self._items is None:
+            return m
+        item = self._items.maps[m]
+        self._spaces.setdefault(map_type(self._program, item).cod)
+        return item
 
     def _of_rows(self, m: Ref, name: str, role: Role) -> Buffer:
         return Buffer(name, role, self.index, self._rows(map_type(self._program, m).dom), (), None)

@@ -333,3 +333,20 @@ def test_other_ways_to_run_such_kernels(how: str, monkeypatch: pytest.MonkeyPatc
     args = arguments(3, 7, 19)
     compiled = torch.compile(softmax_of_edges, backend="graphweave", options=options, dynamic=True)
     torch.testing.assert_close(step(compiled, args), step(softmax_of_edges, args))
+
+
+def test_edges_of_an_item_that_are_as_many_as_its_rows() -> None:
+    """The edges and the rows of all items are then rows of one space, and those of one item are of two."""
+
+    def added_to_the_first(x: Tensor) -> Tensor:
+        return x.index_add(1, torch.zeros(x.size(1), dtype=torch.long), x)
+
+    compiled = torch.compile(added_to_the_first, backend="graphweave", dynamic=True)
+    graphweave.reset_counters()
+    for sizes in ((4, 3), (2, 5)):
+        x = torch.randn(*sizes, F, dtype=torch.float64).requires_grad_()
+        out, want = compiled(x), added_to_the_first(x)
+        torch.testing.assert_close(out, want)
+        weights = torch.randn_like(want)
+        torch.testing.assert_close(torch.autograd.grad(out, x, weights), torch.autograd.grad(want, x, weights))
+    assert graphweave.counters()["eager_fallbacks"] == 0
