@@ -64,7 +64,7 @@ def fit_memory(what: CapturedGraph) -> Request:
         least = min(forms, key=lambda form: form.peak)
         raise MemoryBudgetError(
             f"{what.about}: a step must fit into {size(budget)} besides its arguments, and takes {size(least.peak)} at"
-            f" least ({least}). Raise options={{'memory': ...}} to that, or call it on smaller batches."
+            f" least ({least}). Pass a larger 'memory', or call it on smaller batches."
         )
     best = min(fitting, key=lambda form: form.seconds)
     return _taken(what, budget, best, own)

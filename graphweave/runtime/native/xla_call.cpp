@@ -28,7 +28,7 @@ struct Table {  // the caller keeps what its addresses name
   int64_t num_values;
   char* const* fixed;  // the address of each value; null for operands and results, in this order
   int32_t num_threads;
-  bool is_scheduled;  // whether a schedule says the number of threads, which then stays
+  bool is_scheduled;      // whether a schedule says the number of threads, which then stays
   const int64_t* nbytes;  // sizes of the results
 
   int32_t threads() const;
