@@ -104,7 +104,7 @@ def inputs(operator: str, graph: str, length: int, folder: Path) -> Mapping[str,
 
 
 def error(got: Result, want: Result) -> tuple[float, str]:
-    """Of the rows of a result, those are compared that the definition has."""
+    """The rows of a result that the definition has, too: these are compared."""
     (one,), (other,) = got.outputs, want.outputs
     every = -(-len(one) // max(len(other), 1)) if len(other) else 1
     return relative_error(one[::every].double(), other), "result"

@@ -24,7 +24,7 @@ Step: TypeAlias = Callable[[], Any]
 """One call of the work that is timed. It returns what it computes: tensors, arrays, or a `Result`."""
 
 MODES = ("infer", "train")
-"""What a `ModelStep` does: a forward pass without gradients, or forward, loss and backward."""
+"""The work of a `ModelStep`: a forward pass without gradients, or forward, loss and backward."""
 
 
 @dataclass(frozen=True, slots=True)

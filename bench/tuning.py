@@ -51,7 +51,7 @@ WITHIN = 1.15
 
 
 def cell(graph: str, operator: str, length: int, budget: float, threads: int) -> dict[str, Any]:
-    """What tuning found for one function on one graph."""
+    """The outcome of tuning one function on one graph."""
     torch.set_num_threads(threads)
     edges, nodes = edges_of(graph, data_dir())
     data = data_of(edges, nodes, length)
@@ -90,7 +90,7 @@ def build(graph: str, budget: float) -> Peers:
 
 
 def choice(peer: str, step: Step) -> dict[str, Any]:
-    """What the tuner chose, and what it tried."""
+    """The tuner's choice, and the candidates that it tried."""
     if peer != "tuned":
         return {}
     assert isinstance(step, ModelStep)

@@ -58,7 +58,7 @@ def second_for_a_value() -> float:
 
 
 def measured_halos() -> list[dict[str, Any]]:
-    """What bench.ranks halo measured: a row for each graph, number of parts and method."""
+    """The record of bench.ranks halo: a row for each graph, number of parts and method."""
     found = json.loads((RESULTS / "ranks_halo.json").read_text())["results"]
     return [row for one in found.values() for row in one["rows"]]
 
@@ -123,7 +123,7 @@ def _seconds(seconds: float) -> str:
 
 
 def halos() -> Iterator[str]:
-    """What bench.ranks halo measured: for each graph and number of parts, halo rows over own rows by method."""
+    """The record of bench.ranks halo: for each graph and number of parts, halo rows over own rows by method."""
     rows = measured_halos()
     methods = list(dict.fromkeys(row["method"] for row in rows))
     yield f"| graph | nodes, edges | parts | {' | '.join(methods)} | random by the formula |"
@@ -142,7 +142,7 @@ def _halos(name: str) -> dict[str, Any]:
 
 
 def halves() -> Iterator[str]:
-    """What bench.ranks halves measured: loss and test accuracy by epoch, for parts of two methods."""
+    """The record of bench.ranks halves: loss and test accuracy by epoch, for parts of two methods."""
     found = {m: _halos(f"ranks_halves_{m}") for m in ("metis", "random")}
     columns = {
         "exact": found["metis"]["exact"], "bfloat16, METIS": found["metis"]["bfloat16"],

@@ -59,7 +59,7 @@ def relational(
     options: argparse.Namespace, model: str, graph: str, modes: Sequence[str], systems: Sequence[str], *,
     width: int = 64, memory: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """What bench.relational measures on one model and graph. Features and results are `width` wide.
+    """The measurements of bench.relational on one model and graph. Features and results are `width` wide.
 
     It is taken from --relational, a record of bench.relational, if that has measured this.
     """

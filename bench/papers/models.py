@@ -59,7 +59,7 @@ class Measurement:
                 self._given += [f"--{name.replace('_', '-')}", str(value)]
 
     def times(self, systems: list[System]) -> dict[str, dict[str, Any]]:
-        """What the runner says of each system. One with wrong results is not timed."""
+        """The runner's result for each system. One with wrong results is not timed."""
         return self._named(systems, lambda one: one.run())
 
     def peaks(self, systems: list[System]) -> dict[str, int | str]:

@@ -106,7 +106,7 @@ def _taken(what: CapturedGraph, budget: int, form: _Form, own: _Form) -> Request
 
 
 def _guard(form: _Form, budget: int, rows: Mapping[Space, Size]) -> None:
-    """A call whose step would not fit is compiled anew.
+    """Have a call compiled anew if its step would not fit.
 
     Peaks are the largest of linear functions of the row counts. The guard is a linear function, too: exact for the
     sizes of this call, and above the peak while one row count grows to twice its own. Sizes that data decides cannot be
