@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.settings import override
 from graphweave.runtime.entries import ByteStore
+from tests import patience
 from tests.runtime.test_kernel_cache import environment
 
 KEY, OTHER = "ab" * 32, "cd" * 32
@@ -118,8 +120,10 @@ def test_processes_that_write_and_die_leave_whole_entries(entries: ByteStore) ->
     for one in both:
         assert one.stdout is not None
         assert one.stdout.readline() == "ready\n"
-    seen = set()
-    for _ in range(200):
+    seen: set[bytes] = set()
+    reads, until = 0, time.monotonic() + patience.seconds()  # the first writes may come late
+    while reads < 200 or (not seen & {b"\1", b"\2"} and time.monotonic() < until):
+        reads += 1
         content = entries.read(KEY)
         assert content is None or (len(content) == SIZE and len(set(content)) == 1)
         seen.add(content[:1] if content else b"")
