@@ -21,6 +21,7 @@ import ctypes
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -94,12 +95,20 @@ class Shim:
         return self.tensors(handles)
 
 
+def addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [t.data_ptr() for t in tensors]
+
+
+def several(make: Callable[[], Tensor], count: int) -> list[Tensor]:
+    return [make() for _ in range(count)]
+
+
 def reading(shim: Shim, repeats: int) -> dict[str, float]:
     out: dict[str, float] = {}
     for count in TENSORS:
         tensors = [torch.randn(NODES, WIDTH) for _ in range(count)]
-        out[f"{count} addresses by data_ptr"] = best(lambda given=tensors: [t.data_ptr() for t in given], repeats)
-        out[f"{count} handles, made and freed"] = best(lambda given=tensors: shim.read(given), repeats)
+        out[f"{count} addresses by data_ptr"] = best(partial(addresses, tensors), repeats)
+        out[f"{count} handles, made and freed"] = best(partial(shim.read, tensors), repeats)
     return out
 
 
@@ -107,10 +116,9 @@ def making(shim: Shim, repeats: int) -> dict[str, float]:
     out: dict[str, float] = {}
     shape, dtype = (NODES, WIDTH), torch.float32
     for count in TENSORS:
-        several = range(count)
-        out[f"{count} by torch.empty"] = best(lambda of=several: [torch.empty(NODES, WIDTH) for _ in of], repeats)
-        out[f"{count} by the arena"] = best(lambda of=several: [arena.empty(shape, dtype) for _ in of], repeats)
-        out[f"{count} by the C interface"] = best(lambda count=count: shim.made(count), repeats)
+        out[f"{count} by torch.empty"] = best(partial(several, partial(torch.empty, NODES, WIDTH), count), repeats)
+        out[f"{count} by the arena"] = best(partial(several, partial(arena.empty, shape, dtype), count), repeats)
+        out[f"{count} by the C interface"] = best(partial(shim.made, count), repeats)
     return out
 
 
@@ -157,7 +165,7 @@ def nothing_back(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
             args.clear()
             return [x.detach() if isinstance(x, Tensor) else x for x in kept]
 
-        return make_boxed_func(lambda *args: again(list(args)))  # type: ignore[no-any-return]
+        return make_boxed_func(lambda *args: again(list(args)))
 
     out: Callable[..., Any] = aot_module_simplified(module, examples, fw_compiler=compiled)
     return out

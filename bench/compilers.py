@@ -16,6 +16,7 @@ import shlex
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -68,9 +69,9 @@ def measure(models: Sequence[str], level: int, threads: int = 2) -> dict[str, An
         torch.manual_seed(0)
         work = Workload(torch.randn(NODES, FEATURES), rmat(NODES, EDGES), torch.randint(HIDDEN, (NODES,)), None)
         step = training_step("graphweave", MODELS[name].make(FEATURES), compile_loss=True)
-        answer["kernels"] += compiler_seconds(lambda step=step, work=work: step(work))
+        answer["kernels"] += compiler_seconds(partial(step, work))
         step(work)
-        answer["steps"][name] = min(seconds_of(lambda step=step, work=work: step(work)) for _ in range(WARM_STEPS))
+        answer["steps"][name] = min(seconds_of(partial(step, work)) for _ in range(WARM_STEPS))
     answer["count"] = counters()["kernel_builds"] - before
     return answer
 
@@ -81,7 +82,7 @@ def measured(compiler: str, level: int, models: Sequence[str], threads: int, rep
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as cache:
             environment = {"GRAPHWEAVE_CACHE_DIR": cache, "GRAPHWEAVE_CXX": compiler, "OMP_NUM_THREADS": str(threads)}
-            given = {"models": list(models), "level": level, "threads": threads}
+            given: dict[str, Any] = {"models": list(models), "level": level, "threads": threads}
             answers.append(dict(in_fresh_process(measure, environment, **given)))
         loads.append(os.getloadavg()[0])
     return {**fastest(answers), "loads": loads}

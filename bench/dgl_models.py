@@ -177,6 +177,7 @@ class Layers(nn.Module):
     def __init__(self, *layers: Twin) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        self._twins = layers
 
     def forward(self, graph: DGLGraph, x: Tensor, y: Tensor | None = None) -> Tensor:
         for i, layer in enumerate(self.layers):
@@ -187,13 +188,13 @@ class Layers(nn.Module):
         return F.cross_entropy(self(graph, x), y)
 
     def take(self, weights: Weights) -> None:
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self._twins):
             layer.take(weights, f"layers.{i}.")
 
     def pyg_grads(self) -> dict[str, Tensor]:
         return {
             f"layers.{i}.{name}": grad
-            for i, layer in enumerate(self.layers)
+            for i, layer in enumerate(self._twins)
             for name, grad in layer.pyg_grads().items()
         }
 

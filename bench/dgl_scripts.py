@@ -137,7 +137,7 @@ def write_graphs(options: Namespace, folder: Path) -> None:
     if options.graph in _FEATURES:
         data = npz(options.data_dir / _FEATURES[options.graph])
         x, index, y = data.x, data.edge_index, data.y.clamp(min=0)
-        masks = {"train_mask": data.train_mask, "val_mask": data.val_mask, "test_mask": data.test_mask}
+        masks: dict[str, Any] = {"train_mask": data.train_mask, "val_mask": data.val_mask, "test_mask": data.test_mask}
     else:
         work = load(options.graph, options.data_dir)
         x, y = work.x, work.y
@@ -146,7 +146,8 @@ def write_graphs(options: Namespace, folder: Path) -> None:
         index = torch.cat([both, alone.expand(2, -1)], 1)  # DGL's layers refuse nodes without incoming edges
         part = np.random.default_rng(0).integers(5, size=len(y))
         masks = {"train_mask": part < 3, "val_mask": part == 3, "test_mask": part == 4}
-    np.savez(folder / "nodes.npz", x=x, edge_index=index, y=y, **{name: np.asarray(m) for name, m in masks.items()})
+    arrays = {"x": x, "edge_index": index, "y": y, **masks}
+    np.savez(folder / "nodes.npz", allow_pickle=False, **{name: np.asarray(value) for name, value in arrays.items()})
     relational_graphs.save(relational_graphs.make(options.relations, options.data_dir), str(folder / "relations.npz"))
 
 

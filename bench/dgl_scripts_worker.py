@@ -89,11 +89,12 @@ def with_line(text: str, name: str) -> ast.Module:
     found = False
     for node in list(ast.walk(tree)):
         body = getattr(node, "body", None)
-        for at, statement in reversed(list(enumerate(body if isinstance(body, list) else []))):
+        statements: list[ast.stmt] = body if isinstance(body, list) else []
+        for at, statement in reversed(list(enumerate(statements))):
             model = _trained(statement)
             if model:
                 line = ast.parse(f"{model} = {_PREPARED}({model})").body
-                body[at:at] = line
+                statements[at:at] = line
                 found = True
     if not found:
         raise ValueError(f"{name} makes no optimizer of model.parameters()")

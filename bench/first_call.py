@@ -36,9 +36,10 @@ import torch
 
 from bench.case import Bench, Numbers
 from bench.common import in_fresh_process, ratio_table, seconds_of
-from bench.first_call_cases import CASES, EQUAL_LAYERS, ZOO, ZOO_PREFIX, Case, build, sample_of_zoo
+from bench.first_call_cases import CASES, EQUAL_LAYERS, ZOO_PREFIX, Case, build, sample_of_zoo
 from bench.runner import run
 from graphweave.certificate.random_numbers import CounterBased
+from tests.pyg import zoo_cases
 
 SYSTEMS = ("graphweave", "eager", "aot_eager", "inductor")
 """graphweave, and backends of torch.compile."""
@@ -72,7 +73,7 @@ def measure(system: str, case: Case) -> dict[str, Any]:
     load = time.perf_counter() - clock
     call = _call(compiled, case)
     if stages is None:
-        first, parts = seconds_of(call), {}
+        first, parts = seconds_of(call), dict[str, float]()
     else:
         first, parts = stages(call)
     processor = _processor_seconds() - spent
@@ -210,7 +211,7 @@ def show(results: Mapping[str, Any], options: Namespace) -> None:
 
 
 def cases(options: Namespace) -> Iterator[Numbers]:
-    every = [*CASES, *EQUAL_LAYERS, *(ZOO_PREFIX + name for name in ZOO)]
+    every = [*CASES, *EQUAL_LAYERS, *(ZOO_PREFIX + name for name in zoo_cases.CASES)]
     names = list(CASES)
     if options.cases:
         names = [n for n in every if any(n.startswith(one) or one.startswith(f"{n} ") for one in options.cases)]

@@ -42,7 +42,8 @@ def molecules(sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float3
     total = sum(sizes)
     molecule = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.long))
     position = torch.randn(total, 3, generator=drawn, dtype=torch.float64) * 1.8
-    near = (torch.cdist(position, position) < CUTOFF) & (molecule[:, None] == molecule) & ~torch.eye(total, dtype=bool)
+    other = ~torch.eye(total, dtype=torch.bool)
+    near = (torch.cdist(position, position) < CUTOFF) & (molecule[:, None] == molecule) & other
     z = torch.randint(KINDS, (total,), generator=drawn)
     return Molecules(z, position.to(dtype), near.nonzero().t().contiguous(), molecule, len(sizes))
 
@@ -146,6 +147,9 @@ class EGNN(nn.Module):
 
 class DimeNet(nn.Module):
     """Gasteiger et al. (2020): edges have messages, and read those of the edges before them by the angle between."""
+
+    waves: Tensor
+    turned: Tensor
 
     def __init__(self, width: int = 64, layers: int = 3, bases: int = 6, angles: int = 4) -> None:
         super().__init__()

@@ -203,7 +203,7 @@ class Typed(Subject):
     def form(self, system: str) -> ModelStep:
         if system in relational_pyg.FORMS:
             made = relational_pyg.build(system, self._model, self._case, self._weights)
-            made.module.to(self._case.x.device, self._dtype)
+            made.model.to(self._case.x.device, self._dtype)
             return made
         layer = relational_models.LAYERS[self._model](self._weights)
         given = relational_models.inputs(self._model, self._case)
@@ -243,4 +243,4 @@ GELU = F.gelu
 
 def restore() -> None:
     """Restores GELU, which `relational_pyg` replaces by the identity in the whole process to build PyG's HGT."""
-    F.gelu = GELU  # type: ignore[assignment]
+    F.gelu = GELU

@@ -23,7 +23,7 @@ class Product(torch.autograd.Function):
         return matrix @ x
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
         return None, None, ctx.transposed @ grad.contiguous()
 
 

@@ -21,8 +21,9 @@ import numpy as np
 import torch
 
 import graphweave.jax as gj
-from bench.case import Bench, Case, Check, Peers, Step
+from bench.case import Bench, Case, Check, Peers
 from bench.runner import run
+from bench.steps import Step
 from graphweave import nn
 from graphweave.data import rmat
 

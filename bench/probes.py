@@ -91,15 +91,15 @@ def probed(
         return NodeCall(call.spaces, timed_call)
 
     for step, run in runs.items():
-        step.__call__ = timed(run)  # type: ignore[method-assign]
-    calls.call_step = timed_call_step  # type: ignore[attr-defined]
+        step.__call__ = timed(run)  # type: ignore[method-assign, assignment]
+    calls.call_step = timed_call_step  # type: ignore[assignment]
     try:
         with kernel_by_kernel():
             yield recorder
     finally:
         for step, run in runs.items():
-            step.__call__ = run  # type: ignore[method-assign]
-        calls.call_step = make_call  # type: ignore[attr-defined]
+            step.__call__ = run  # type: ignore[method-assign, assignment]
+        calls.call_step = make_call
     for probe in recorder.probes.values():
         probe.seconds = [between(start, end) for start, end in probe.marks]
 

@@ -299,7 +299,7 @@ def leave_out_chance() -> None:
     def stable(input: torch.Tensor, dim: int = -1, descending: bool = False, **kwargs: Any) -> Any:
         return sort(input, dim=dim, descending=descending, **{**kwargs, "stable": True})
 
-    torch.nn.MultiheadAttention.__init__, torch.sort = without_dropout, stable
+    torch.nn.MultiheadAttention.__init__, torch.sort = without_dropout, stable  # type: ignore[method-assign]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

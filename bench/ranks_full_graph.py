@@ -92,7 +92,7 @@ def of_rank(
     """One rank: warms the compiler up on a small graph, loads its data, and makes the steps."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)  # type: ignore[attr-defined]
     rows = None if halo == "float32" else getattr(torch, halo)
 
     def prepared(part: GraphPart) -> Any:

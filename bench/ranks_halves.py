@@ -88,7 +88,7 @@ def trained(part: GraphPart, kind: str, classes: int, epochs: int, options: dict
 def of_rank(model: str, epochs: int, classes: int, folder: str, store: str) -> dict[str, Any]:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)  # type: ignore[attr-defined]
     part = load_part(folder, rank, num_parts=size)
     found = {name: trained(part, model, classes, epochs, halos) for name, halos in HALOS.items()}
     dist.destroy_process_group()

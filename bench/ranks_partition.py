@@ -83,7 +83,7 @@ def measured(nodes: int, edges: int, features: int, parts: int, methods: Sequenc
     quality: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rmat.npz"
-        more = {"feat": np.zeros((nodes, features), np.float32)} if features else {}
+        more: dict[str, Any] = {"feat": np.zeros((nodes, features), np.float32)} if features else {}
         np.savez(file, src=index[0], dst=index[1], num_nodes=nodes, **more)
         for _ in range(repeats):
             seconds, expected = metis_alone(index, nodes, parts)

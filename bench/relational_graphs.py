@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,7 +122,8 @@ def case_of(arrays: Mapping[str, Tensor]) -> Case:
 
 
 def save(case: Case, path: str | Path) -> None:
-    np.savez(path, **{name: value.numpy() for name, value in case.arrays.items()})
+    arrays: dict[str, Any] = {name: value.numpy() for name, value in case.arrays.items()}
+    np.savez(path, **arrays)
 
 
 def kept(name: str, folder: Path) -> Case:

@@ -58,7 +58,7 @@ def cell(graph: str, operator: str, length: int, budget: float, threads: int) ->
     begun = perf_counter()
     token = shared_deadline.set(Deadline(budget))
     with tempfile.TemporaryDirectory() as folder:
-        store.directory = lambda: Path(folder)  # type: ignore[assignment, misc]
+        store.directory = lambda: Path(folder)
         try:
             with collect() as report, torch.no_grad():
                 got = graphweave_call(operator, data, "tune")()
@@ -80,7 +80,7 @@ def build(graph: str, budget: float) -> Peers:
         model = WithLoss(LAYERS["rgat"](weights("rgat", case.num_relations, case.num_node_types)))
         given = (case.y, *inputs("rgat", case))
         with tempfile.TemporaryDirectory() as folder:
-            store.directory = lambda: Path(folder)  # type: ignore[assignment, misc]
+            store.directory = lambda: Path(folder)
             made = graphweave.tune(model, *given, budget=budget)
         loss = partial(made, *given)
         return ModelStep(model.layer, "train", loss, loss)

@@ -5,8 +5,8 @@ All have the same parameters. Models written for PyG take an edge index, the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -166,6 +166,9 @@ PYG: dict[str, Callable[[int], Stack]] = {
 """Name -> two layers of PyG, which insert self-loops and count degrees themselves where they need them."""
 
 
-def plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+Value = TypeVar("Value", Tensor, Tensor | None)
+
+
+def plain_names(state: Mapping[str, Value]) -> dict[str, Value]:
     """Parameters or gradients of a PyG model by the names of the other models."""
     return {name.replace(".layer.", "."): value for name, value in state.items()}

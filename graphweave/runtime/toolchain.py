@@ -21,7 +21,7 @@ from graphweave.runtime.compiler_answers import Answer, answer_of
 
 log = logger(__name__)
 
-_REQUIRED = ("-std=c++17", "-fPIC", "-O3")
+_REQUIRED: tuple[str, ...] = ("-std=c++17", "-fPIC", "-O3")
 """Flags that a compiler must accept."""
 
 # -ffast-math is left out: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
