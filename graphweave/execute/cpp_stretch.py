@@ -37,7 +37,7 @@ from graphweave.runtime.index import Index
 from graphweave.runtime.segments import Segment, Watch
 from graphweave.runtime.tracked import Mark
 
-MAX_BYTES = 32 << 20
+MAX_BYTES = 8 << 20
 """Limit in bytes on what the kernels of one native call write. Above it, Python's share of the time is small, and a
 value is freed after its last use, so that the next one may take its memory."""
 
