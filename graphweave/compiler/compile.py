@@ -109,7 +109,8 @@ def _training(made: Halves, facts: PassFacts, name: str) -> Halves:
         count + len(cut.saved), request.promises[:count], _private(cut, back.facts, count), _watched(given, request)
     )
     forward = _half(made, cut.forward, ahead, contract)
-    forward = replace(forward, saved=tuple(cut.forward.where[r] for r in cut.saved))
+    kept = cut.forward.program.outputs[count : count + len(cut.saved)]
+    forward = replace(forward, saved=tuple(r for r in kept if r is not None))
     return replace(made, parts=(forward, back), split=cut)
 
 

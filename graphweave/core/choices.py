@@ -14,6 +14,7 @@ from graphweave.core.locality import RowOrder
 from graphweave.core.schedule import Schedule
 
 Recompute = Literal["auto", "never", "always"]
+Saved = Literal["exact", "bfloat16", "auto"]
 """Values that a backward computes again: those that cost O(1) an edge, none, or everything that is no product or
 call."""
 
@@ -103,17 +104,19 @@ class Choices:
 
     `verify`: at every call, also run the captured graph and the interpreter of every region, and raise VerifyError
     where they differ (`frontends/halves/reference.py`, `execute/region_check.py`). `recompute`: what the backward
-    computes again instead of keeping it (`passes/recompute.py`). `compact`: whether to compute what depends on source
-    and relation alone once for each pair (True), for each edge (False), or as the cost model says (None). `reorder`:
-    whether to multiply weights by weights before rows, with the same three values. `cuda_graphs`: replay calls on a
-    CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU. `unseen_edits`: look at each
-    call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`). `schedule`: choices for
-    kernels that replace the compiler's, for all of them or by name, or "tune", which measures and takes the best of
-    what is left to the compiler (`tuning/`), for at most `budget` seconds a graph. `memory`: bytes, or a text such as
-    "2G", into which a step must fit besides its arguments (`frontends/dynamo/memory_budget.py`). `relabel`: an order in
-    which nodes are computed and stored between the arguments and the results (`passes/relabel.py`); "auto" measures on
-    the graph of the first call whether one pays (`tuning/order.py`). `rewrite`, `fuse` and `merge` turn an idea off, to
-    measure what it gains, and `passes` leaves out passes and rules by name (`compiler/road.py`).
+    computes again instead of keeping it (`passes/recompute.py`). `saved`: the type of wide rows of float32 that wait
+    for the backward, "auto" for bfloat16 where `memory` needs it (`passes/narrow_saved.py`). `compact`: whether to
+    compute what depends on source and relation alone once for each pair (True), for each edge (False), or as the cost
+    model says (None). `reorder`: whether to multiply weights by weights before rows, with the same three values.
+    `cuda_graphs`: replay calls on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU.
+    `unseen_edits`: look at each call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
+    `schedule`: choices for kernels that replace the compiler's, for all of them or by name, or "tune", which measures
+    and takes the best of what is left to the compiler (`tuning/`), for at most `budget` seconds a graph. `memory`:
+    bytes, or a text such as "2G", into which a step must fit besides its arguments
+    (`frontends/dynamo/memory_budget.py`). `relabel`: an order in which nodes are computed and stored between the
+    arguments and the results (`passes/relabel.py`); "auto" measures on the graph of the first call whether one pays
+    (`tuning/order.py`). `rewrite`, `fuse` and `merge` turn an idea off, to measure what it gains, and `passes` leaves
+    out passes and rules by name (`compiler/road.py`).
     """
 
     # fmt: off
@@ -123,6 +126,7 @@ class Choices:
         "computing values of edges again in the backward: what the backward needs is kept from the forward, as eager"
         " mode does ([design](design/partition.md))",
     ))
+    saved: Saved = field(default="exact", metadata=_option(_one_of(*get_args(Saved))))
     compact: bool | None = field(default=None, metadata=_option(
         _DECISION, "`False`", "one result for each pair of source and relation where edges share both",
     ))
@@ -206,6 +210,11 @@ def choices_of(options: Mapping[str, Any] | None) -> Choices:
     if given.get("memory") is not None and given.get("schedule") == "tune":
         raise SettingsError(
             "options 'memory' and 'schedule' = 'tune' both choose a form of the program (got both). Leave one out."
+        )
+    if given.get("verify") and given.get("saved", "exact") != "exact":
+        raise SettingsError(
+            "option 'verify' compares gradients with those of eager mode, and option 'saved' rounds what they are made"
+            " of (got both). Leave one out."
         )
     if isinstance(by_name := given.get("schedule"), Mapping):
         given["schedule"] = KernelSchedules.of(by_name)

@@ -16,6 +16,7 @@ from graphweave.analysis.typed import computed_for
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
+from graphweave.passes.narrow_saved import NARROW
 
 
 def made_instead(
@@ -37,14 +38,18 @@ def made_instead(
     return tuple(sorted(kept))
 
 
-def with_copies(part: Extract, first: int, saved: tuple[ir.Ref, ...], copied: frozenset[ir.Ref]) -> Extract:
-    """The forward program `part` with copies of the values `copied` among its outputs. Its outputs from `first` on are
-    `saved`."""
+def with_copies(
+    part: Extract, first: int, saved: tuple[ir.Ref, ...], copied: frozenset[ir.Ref], narrowed: frozenset[ir.Ref]
+) -> Extract:
+    """The forward program `part` with copies of the values `copied` among its outputs, of which the `narrowed` are
+    rounded. Its outputs from `first` on are `saved`."""
     program = part.program
     build = Builder.of(program)
     outputs = list(program.outputs)
     for i, ref in enumerate(saved, start=first):
-        if ref in copied:
+        if ref in narrowed:
+            outputs[i] = build.add(ir.Cast(part.where[ref], NARROW))
+        elif ref in copied:
             outputs[i] = build.add(ir.Kept(part.where[ref]))
     return Extract(build.program(outputs, program.spaces), part.where)
 

@@ -21,6 +21,7 @@ from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
 from graphweave.passes.apart import made_instead, with_copies
+from graphweave.passes.narrow_saved import narrowed_values, widened
 from graphweave.passes.pass_facts import PassFacts
 from graphweave.passes.recompute import recomputed, repeatable
 from graphweave.passes.stages import staged
@@ -31,7 +32,7 @@ class Split:
     """`forward` gives the forward outputs and then the saved values; `backward` takes saved values, then tangents.
 
     `saved` and `tangents` are positions in the joint program. `copied` are the saved values of which the forward gives
-    a copy, and `num_forward` counts the forward outputs.
+    a copy, those of them that are `narrowed` in bfloat16, and `num_forward` counts the forward outputs.
     """
 
     forward: Extract
@@ -39,6 +40,7 @@ class Split:
     saved: tuple[ir.Ref, ...]
     tangents: tuple[ir.Ref, ...]
     copied: frozenset[ir.Ref] = frozenset()
+    narrowed: frozenset[ir.Ref] = frozenset()
     num_forward: int = 0
 
 
@@ -69,7 +71,9 @@ def split(
     primals = [
         r for r, n in enumerate(joint.nodes) if isinstance(n, ir.Input) and r not in tangents and r not in constants
     ]
-    copied = exposed.intersection(saved)
+    bwd = extract(joint, [*saved, *tangents], backward_outputs)
+    narrowed = narrowed_values(joint, bwd, saved) if given.choices.saved == "bfloat16" else frozenset[ir.Ref]()
+    copied = exposed.intersection(saved) | narrowed
     fwd = extract(joint, primals, [*forward_outputs, *saved, *given.keep])
     if early := fwd.where.keys() & set(tangents):
         raise IRError(
@@ -77,11 +81,12 @@ def split(
             f"merged a value of the forward with one of the backward. Report this."
         )
     if copied:
-        fwd = with_copies(fwd, num_forward, saved, copied)
-    bwd = extract(joint, [*saved, *tangents], backward_outputs)
+        fwd = with_copies(fwd, num_forward, saved, copied, narrowed)
+    if narrowed:
+        bwd = widened(bwd, narrowed)
     if recompute == "always":
         bwd = staged(bwd, [bwd.where[r] for r in tangents])
-    return Split(fwd, bwd, saved, tangents, copied, num_forward)
+    return Split(fwd, bwd, saved, tangents, copied, narrowed, num_forward)
 
 
 def saved_values(

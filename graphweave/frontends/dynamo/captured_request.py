@@ -68,8 +68,9 @@ class Asked:
         """Whether a graph that gains nothing may run as PyTorch's own: not over ranks, and not if the user asks for
         something that only compiled code does."""
         asked = self.choices
-        wanted = asked.verify or asked.cuda_graphs or asked.memory is not None or asked.recompute != "auto"
-        return self.ranks is None and not wanted
+        wanted = asked.verify or asked.cuda_graphs or asked.memory is not None
+        keeps_otherwise = asked.recompute != "auto" or asked.saved == "bfloat16"
+        return self.ranks is None and not (wanted or keeps_otherwise)
 
     @staticmethod
     def of(options: Mapping[str, object], module: fx.GraphModule, parameters: Sequence[str]) -> Asked:

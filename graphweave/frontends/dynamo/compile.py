@@ -60,6 +60,8 @@ def compile(
     values on edges that cost O(1) operations an element, so that no value of edges x features is kept. With "never" it
     recomputes nothing, as in eager mode. With "always" it recomputes everything on nodes and edges but matrix products
     and calls left to PyTorch, which takes the least memory and the most time.
+    `saved="bfloat16"` rounds wide float32 rows that wait for the backward, "auto" only where `memory` needs it.
+    `memory` is the budget of a step, in bytes or as "2G" (docs/switches.md).
     `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third
     call on a graph of the same sizes is captured, later ones copy their arguments, replay, and copy the results
     (`execute/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is the same as None.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -50,15 +51,16 @@ def fit_memory(what: CapturedGraph) -> Request:
     """The request of a graph in the fastest form whose step fits into the budget.
 
     The compiler's own form is taken if it fits. Otherwise what the user left open is tried: to compute values again in
-    the backward instead of keeping them, relations one by one, and pairs of source and relation or single edges. Raises
-    MemoryBudgetError if none fits, which says the least that one takes.
+    the backward instead of keeping them, relations one by one, pairs of source and relation or single edges and, if the
+    user lets it (`saved="auto"`), to keep rounded rows for the backward. Raises MemoryBudgetError if none fits, which
+    says the least that one takes.
     """
     budget = what.asked.choices.memory_bytes
     assert budget is not None
     own = _formed(what.request, {})
     if own.peak <= budget:
         return _taken(what, budget, own, own)
-    forms = [own, *(_formed(what.request, changed) for changed in _changes(what))]
+    forms = [own, *_others(what, own)]
     fitting = [form for form in forms if form.peak <= budget]
     if not fitting:
         least = min(forms, key=lambda form: form.peak)
@@ -70,23 +72,35 @@ def fit_memory(what: CapturedGraph) -> Request:
     return _taken(what, budget, best, own)
 
 
-def _changes(what: CapturedGraph) -> Iterator[dict[str, Any]]:
-    """The changes of choices, besides none, that save memory in some programs. Choices that the user made stay."""
+def _others(what: CapturedGraph, own: _Form) -> list[_Form]:
+    """The forms under changes of choices that save memory in some programs, one by one and together. A change that
+    alone changes nothing here is tried with no other."""
+    single: list[_Form] = []
+    by_name: dict[str, list[dict[str, object]]] = {}
+    for name, value in _changes(what):
+        form = _formed(what.request, {name: value})
+        single.append(form)
+        if (form.peak, form.seconds) != (own.peak, own.seconds):
+            by_name.setdefault(name, [{}]).append({name: value})
+    together = (dict(ChainMap(*several)) for several in product(*by_name.values()))
+    return single + [_formed(what.request, changed) for changed in together if len(changed) > 1]
+
+
+def _changes(what: CapturedGraph) -> Iterator[tuple[str, object]]:
+    """Choices that may save memory, with a value that they do not have. Those that the user made stay."""
     choices, asked = what.request.facts.choices, what.asked.options
-    trains = what.request.num_forward is not None and "recompute" not in asked
-    open_choices: dict[str, tuple[object, ...]] = {
-        "recompute": (choices.recompute, "always") if trains else (choices.recompute,),
-        "merge": (choices.merge,) if "merge" in asked else (True, False),
-        "compact": (choices.compact,) if choices.compact is not None else (None, True, False),
-    }
-    for values in product(*open_choices.values()):
-        changed = dict(zip(open_choices, values, strict=True))
-        changed = {name: value for name, value in changed.items() if value != getattr(choices, name)}
-        if changed:
-            yield changed
+    trains = what.request.num_forward is not None
+    if trains and "recompute" not in asked:
+        yield "recompute", "always"
+    if trains and choices.saved == "auto":
+        yield "saved", "bfloat16"
+    if "merge" not in asked:
+        yield "merge", False
+    if choices.compact is None:
+        yield from (("compact", True), ("compact", False))
 
 
-def _formed(request: Request, changed: dict[str, Any]) -> _Form:
+def _formed(request: Request, changed: Mapping[str, Any]) -> _Form:
     choices = replace(request.facts.choices, **changed)
     request = replace(request, facts=replace(request.facts, choices=choices))
     with uncollected():

@@ -30,6 +30,7 @@ from graphweave.frontends.importing.importer import Imported
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.builder import operands
+from graphweave.passes.narrow_saved import NARROW
 from graphweave.passes.partition import Split
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -63,7 +64,11 @@ def split_modules(
     saved: dict[ir.Ref, fx.Node] = {}
     for i, ref in enumerate(partition.saved):
         given = None if ref in partition.copied else place.get(ref)
-        saved[ref] = given if given is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
+        if given is None:
+            fake = fake_of(imported, ref)
+            fake = fake.to(TORCH_DTYPE[NARROW]) if ref in partition.narrowed else fake
+            given = _item(graph, forward, num_fwd_outputs + i, fake)
+        saved[ref] = given
     tangents = {r: place[r] for r in partition.tangents}
     takes = [(saved | tangents)[r] for r in _input_refs(back, partition.backward.where)]
     known = list(saved.values())
