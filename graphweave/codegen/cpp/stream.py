@@ -25,9 +25,8 @@ def streamed(kernel: loop.Kernel) -> list[loop.Buffer]:
     """
     if kernel.sweep:
         return []
-    elsewhere = {
-        s.buffer for s in statements(kernel.body) if isinstance(s, loop.Store) and s.index[0] != loop.Var(kernel.row)
-    }
+    own = (loop.Var(kernel.row),)
+    elsewhere = {s.buffer for s in statements(kernel.body) if isinstance(s, loop.Store) and s.index[:1] != own}
     rows = kernel.sizes[0]
     outputs = [b for b in kernel.buffers if b.role is loop.Role.output and b.rows == rows and b.dtype.is_float]
     outputs = [b for b in outputs if b.name not in elsewhere]
