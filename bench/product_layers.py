@@ -76,8 +76,8 @@ class ProteinEncoder(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(3)])
 
     def with_neighbours(self, h: Tensor, edges: Tensor, near: Tensor) -> Tensor:
-        flat = near.reshape(near.shape[0], -1)[..., None].expand(-1, -1, h.size(-1))
-        gathered = torch.gather(h, 1, flat).view(*near.shape, -1)
+        flat = near.flatten(1)[..., None].expand(-1, -1, h.size(-1))
+        gathered = torch.gather(h, 1, flat).unflatten(1, near.shape[1:])
         return torch.cat([h.unsqueeze(-2).expand_as(gathered), edges, gathered], -1)
 
     def forward(self, h: Tensor, edges: Tensor, near: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,6 +53,13 @@ def of_a_mesh(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
     ]  # fmt: skip
 
 
+def of_a_mesh_with_edges(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
+    """The first item's edges are those of the whole batch, so they exist in an empty batch, too."""
+    given = of_a_mesh(sizes, random)
+    given[2] = numbers((max(sizes["B"], 1), sizes["E"], WIDTH), random)
+    return given
+
+
 def of_a_protein(sizes: Sizes, random: torch.Generator) -> list[Tensor]:
     b, n, k = (sizes[name] for name in "BNK")
     near = torch.randint(n, (b, n, k), generator=random)
@@ -89,7 +96,7 @@ MODELS = {
     "interaction net": Model(InteractionNet, of_a_mesh),
     "interaction net, edges of the graph": Model(
         lambda: InteractionNet(batched_edges=False),
-        of_a_mesh,
+        of_a_mesh_with_edges,
         frozenset({"aten.select.int", "aten.select_backward.default"}),
     ),
     # a mask [B, N] may have features
