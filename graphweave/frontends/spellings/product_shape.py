@@ -56,8 +56,9 @@ def _varying(x: Any) -> tuple[int, ...]:
 class ProductShape:
     """The rows and features of the tensors of one graph.
 
-    With `multiplied`, the dims of products of batches of matrices that vary, but for the last, are rows too, and so are
-    heads in front of rows, [batch, heads, nodes, features]. Rows then keep their order, so that flat forms are views.
+    With `multiplied`, the dims of products of batches of matrices that vary, but for the last, are rows too, unless an
+    index counts along the batch (a matrix for each edge), and so are heads in front of rows, [batch, heads, nodes,
+    features]. Rows then keep their order, so that flat forms are views.
     """
 
     def __init__(self, graph: fx.Graph, *, multiplied: bool = False) -> None:
@@ -66,7 +67,8 @@ class ProductShape:
         for node in graph.nodes:
             self._add_indexed(node)
             self._rows.update(self.classes.find(dim) for dim in multiplied_rows(node))
-            if multiplied and multiplies_batches(node):
+        for node in list(filter(multiplies_batches, graph.nodes)) if multiplied else ():
+            if self.classes.find((node, 0)) not in self._rows:  # else matrices of edges, whose dims are features
                 self._add_varying(node, range(rank(node) - 1))
         before = -1
         while before != len(self._rows):

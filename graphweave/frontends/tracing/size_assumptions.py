@@ -62,6 +62,11 @@ NEUTRAL: dict[str, frozenset[str] | None] = {
 """Places in PyTorch whose questions about sizes have answers that lead to the same values: for each file the functions,
 or None for the whole file. In a place that is not listed a question becomes a guard, which may cost a compilation."""
 
+_NEUTRAL_AS_AT_HAND = ("aten/src/ATen/native/Linear.cpp",)
+"""Places whose questions are answered as the sizes at hand answer them, without a guard where that is also PyTorch's
+assumption: `einsum` asks whether a letter's size is 1, which would stand for any. Sizes of one letter that are not 1
+are asserted to be equal, and a product over equal sizes is right for one row, too."""
+
 
 @contextmanager
 def sizes_may_be_nothing() -> Iterator[None]:
@@ -84,7 +89,8 @@ def sizes_may_be_nothing() -> Iterator[None]:
         if symbolic_shapes.free_unbacked_symbols(question):
             decides = _squeezes(asking)
         else:
-            decides = _one_for_all_sizes() and not _is_neutral(asking)
+            as_at_hand = _file_of(asking).endswith(_NEUTRAL_AS_AT_HAND) and question.node.hint == default
+            decides = _one_for_all_sizes() and not (as_at_hand or _is_neutral(asking))
         return bool(question) if decides else answer(question, default)
 
     names |= {"make_symbol": symbol, "_guard_or": guarded}
@@ -99,17 +105,21 @@ def _one_for_all_sizes() -> bool:
 
 
 def _is_neutral(asking: FrameType) -> bool:
-    """Whether the place that asks is listed in `NEUTRAL`. Native code asks by a method that is given its file."""
-    if asking.f_code.co_filename == sym_node.__file__:
-        file, function = str(asking.f_locals.get("file", "")), ""
-    else:
-        file, function = asking.f_code.co_filename, asking.f_code.co_name
+    """Whether the place that asks is listed in `NEUTRAL`."""
+    file = _file_of(asking)
+    function = asking.f_code.co_name if file == asking.f_code.co_filename else ""
     if function == "cat" and file == torch._refs.__file__:  # it leaves out empty tensors of one dim among others
         return all(t.dim() == 1 for t in asking.f_locals["tensors"])
     for place, functions in NEUTRAL.items():
         if file.endswith(place):
             return functions is None or function in functions
     return False
+
+
+def _file_of(asking: FrameType) -> str:
+    """The file of the place that asks. Native code asks by a method that is given its own."""
+    file = asking.f_code.co_filename
+    return str(asking.f_locals.get("file", "")) if file == sym_node.__file__ else file
 
 
 def _squeezes(asking: FrameType) -> bool:

@@ -3,7 +3,7 @@ made once for a graph where it depends on that alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -157,9 +157,17 @@ class Pooled(torch.nn.Module):
         return pyg.global_mean_pool(x, batch, 4)
 
 
+@pytest.fixture
+def double() -> Iterator[None]:
+    """ASAPooling makes weights of edges of the default type."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("door", by_default(["graphweave.compile", "torch.compile"], "graphweave.compile"))
 @pytest.mark.parametrize("name", by_default(LAYERS, "TopKPooling"))
-def test_pooling_layers_are_one_graph(name: str, door: str, fresh_compiler: None) -> None:
+def test_pooling_layers_are_one_graph(name: str, door: str, fresh_compiler: None, double: None) -> None:
     torch.manual_seed(0)
     model = Pooled(LAYERS[name]())
     ours = door == "graphweave.compile"
