@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import graphweave
 from bench.graphs import GRAPHS, POINT_SETS, Workload
-from bench.specs import SPECS, Spec
+from bench.specs import ON_POINTS, SPECS, Spec
 from bench.steps import drop_gradients
+from graphweave.points import knn_graph
 
 
 class Layers(nn.Module):
@@ -29,6 +30,17 @@ class Layers(nn.Module):
         for i, layer in enumerate(self.layers):
             x = layer(x if i == 0 else x.relu(), edge_index, *edge_attr)
         return x
+
+
+class OnPoints(Layers):
+    """Layers over the graph of the `k` points that are nearest to each, itself among them, which each call searches."""
+
+    def __init__(self, k: int, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.k = k
+
+    def forward(self, x: Tensor, batch: Tensor, *edge_attr: Tensor) -> Tensor:
+        return super().forward(x, knn_graph(x, self.k, batch, loop=True), *edge_attr)
 
 
 class WithLoss(nn.Module):
@@ -73,7 +85,9 @@ def layers_of(spec: Spec, inputs: int) -> Layers:
         "edgeconv": lambda i, o: pyg.EdgeConv(nn.Linear(2 * i, o)),
         "edgeconv-mlp": lambda i, o: pyg.EdgeConv(mlp(2 * i, o)),
     }
-    return Layers(*(kinds[spec.layer](i, o) for i, o in pairwise((inputs, *spec.widths))))
+    kind = kinds[spec.layer.removesuffix(ON_POINTS)]
+    layers = (kind(i, o) for i, o in pairwise((inputs, *spec.widths)))
+    return Layers(*layers) if spec.on_points is None else OnPoints(spec.on_points[2], *layers)
 
 
 MODELS: dict[str, Model] = {
@@ -84,11 +98,13 @@ MODELS: dict[str, Model] = {
 COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "eager": lambda model: model,
     "inductor": lambda model: torch.compile(model, dynamic=False),
+    "inductor-autotune": lambda model: torch.compile(model, dynamic=False, mode="max-autotune"),
     "graphweave": graphweave.compile,
     "plain": lambda model: torch.compile(model, backend="graphweave", dynamic=True),
     "graphweave-always": partial(graphweave.compile, options={"recompute": "always"}),
 }
-"""System -> the function with which its user compiles a model. inductor compiles for static sizes, its faster setting.
+"""System -> the function with which its user compiles a model. inductor compiles for static sizes, its faster setting, and
+inductor-autotune also measures several forms of each product.
 
 plain is graphweave as a backend of torch.compile.
 graphweave-always recomputes all that it can for the backward: less memory, more time."""
