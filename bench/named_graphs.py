@@ -10,7 +10,7 @@ and reddit, which have skewed degrees, are R-MAT graphs of equal average degree.
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -79,7 +79,7 @@ def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
     return data.edge_index, data.num_nodes
 
 
-@lru_cache(maxsize=None)
+@cache
 def size_of(name: str, folder: Path) -> tuple[int, int]:
     """Nodes and edges, without making a graph that is drawn. Tasks of bench/papers/tasks.py have names, too."""
     kind, *given = name.split(":")

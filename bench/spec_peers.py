@@ -34,8 +34,8 @@ CHECK = Check(1e-4, exact=True, otherwise="dgl")
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a model is written (`udf`, `builtin`, `pyg`; only user-defined layers have the first two), and what compiles
-    it: graphweave with `options`, or a `compiler` of `bench.workloads`; neither leaves it as it is. `native`: PyG has its
-    native libraries, and layers that can take a SparseTensor get one, as PyG's documentation advises."""
+    it: graphweave with `options`, or a `compiler` of `bench.workloads`; neither leaves it as it is. `native`: PyG has
+    its native libraries, and layers that can take a SparseTensor get one, as PyG's documentation advises."""
 
     writing: str = "udf"
     options: Mapping[str, Any] | None = None
@@ -206,9 +206,7 @@ def with_sparse(one: Built) -> Built:
     return replace(one, inputs=inputs, loss_inputs=loss_inputs)
 
 
-def build(
-    spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool = True, memory: str = ""
-) -> Peers:
+def build(spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool = True, memory: str = "") -> Peers:
     """Without `compile_loss`, which only PyG's layers can do without, eager PyTorch computes the loss for all peers.
     `memory` is the budget of the peer WITHIN."""
 

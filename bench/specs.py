@@ -17,8 +17,9 @@ class Spec:
     """Layers of one kind, of widths `widths`, over `heads` heads, with ReLU between them.
 
     `graph` is a name of bench.named_graphs. `inputs` is the width of the features. `layer` is a kind of
-    `bench.workloads.layers_of`, with `-knn` after it if each call makes the graph of nearest points; or udf-NAME for the two layers NAME of bench/udf_layers.py, which have fixed widths; or
-    rgcn, gcmc, link for the models of bench/papers/tasks.py, which say what their graphs are.
+    `bench.workloads.layers_of`, with `-knn` after it if each call makes the graph of nearest points; or udf-NAME for
+    the two layers NAME of bench/udf_layers.py, which have fixed widths; or rgcn, gcmc, link for the models of
+    bench/papers/tasks.py, which say what their graphs are.
     `pseudo` and `kernels` are the numbers of MoNet's pseudo-coordinates and Gaussian kernels; GCMC has as many bases.
     """
 

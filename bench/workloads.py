@@ -103,8 +103,8 @@ COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "plain": lambda model: torch.compile(model, backend="graphweave", dynamic=True),
     "graphweave-always": partial(graphweave.compile, options={"recompute": "always"}),
 }
-"""System -> the function with which its user compiles a model. inductor compiles for static sizes, its faster setting, and
-inductor-autotune also measures several forms of each product.
+"""System -> the function with which its user compiles a model. inductor compiles for static sizes, its faster setting,
+and inductor-autotune also measures several forms of each product.
 
 plain is graphweave as a backend of torch.compile.
 graphweave-always recomputes all that it can for the backward: less memory, more time."""

@@ -43,8 +43,7 @@ from bench.papers.session import Paper, Planned, Session, What
 from bench.papers.show import print_panel
 
 PAPERS: Mapping[str, Paper] = {
-    paper.name: paper
-    for paper in (featgraph.PAPER, dgl.PAPER, graphiler.PAPER, zhang.PAPER, hector.PAPER, today.PAPER)
+    paper.name: paper for paper in (featgraph.PAPER, dgl.PAPER, graphiler.PAPER, zhang.PAPER, hector.PAPER, today.PAPER)
 }
 
 

@@ -22,8 +22,8 @@ from torch_geometric.loader import NodeLoader
 
 from bench.batches import WARM, LinkLoss, SeedLoss, step_by_step
 from bench.named_graphs import edges_of, size_of
-from bench.papers.cells import OURS, Panel
 from bench.papers import price
+from bench.papers.cells import OURS, Panel
 from bench.papers.models import EAGER, GRAPHWEAVE, PYG, Measurement, dgl_of
 from bench.papers.session import Session
 from bench.relational_graphs import kept_path
@@ -40,8 +40,10 @@ _TURNS = 8
 @dataclass(frozen=True, slots=True)
 class Batches:
     """A graph of bench.named_graphs with random features, a model, and the batches of an epoch: of `seeds` training
-    nodes, `size` at a time, with `fanouts`; or of `size` of `clusters` clusters. The model classifies nodes, or predicts
-    `links`, of which each has one that is drawn."""
+    nodes, `size` at a time, with `fanouts`; or of `size` of `clusters` clusters.
+
+    The model classifies nodes, or it predicts `links`: for each edge there is one with another destination, too.
+    """
 
     graph: str
     inputs: int
@@ -131,8 +133,8 @@ def table_4(session: Session) -> list[Panel]:
     about = (
         "One epoch of training on batches: the median step times the number of batches. Graphs are R-MAT with a tenth "
         "of the nodes, edges, training nodes and clusters of reddit and ogbn-product; features and labels are random. "
-        "Two layers on reddit, for which the paper names two fanouts. Links (ogbl) are scored by the inner product of both "
-        "ends; for each, one with another destination is drawn. All batches are drawn by graphweave (DGL's "
+        "Two layers on reddit, for which the paper names two fanouts. Links (ogbl) are scored by the inner product of "
+        "both ends; for each, one with another destination is drawn. All batches are drawn by graphweave (DGL's "
         "samplers run in another environment: bench.sampling compares them). No optimiser. The paper had a GPU."
     )
     panel = session.panel("Table 4", "an epoch on sampled batches", "s", about, rows="model", columns="dataset")

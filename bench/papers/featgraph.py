@@ -18,8 +18,8 @@ from bench.case import options_of
 from bench.papers import featgraph_figures, price
 from bench.papers.cells import OURS, Panel
 from bench.papers.featgraph_figures import LENGTHS, TINY
-from bench.papers.models import DGL, EAGER, GRAPHWEAVE, Measurement, dgl_of
 from bench.papers.headlines import Headline, highest, lowest, mean, over
+from bench.papers.models import DGL, EAGER, GRAPHWEAVE, Measurement, dgl_of
 from bench.papers.session import Gap, Paper, Session
 from bench.runner import Measuring
 from bench.specs import Spec
@@ -107,8 +107,8 @@ def table_iii(session: Session, case: str) -> list[Panel]:
                           columns="length")  # fmt: skip
     graphs, lengths = ((TINY,), (32,)) if session.options.quick else (GRAPHS, LENGTHS)
     for graph in graphs:
-        for system, seconds in PRINTED[case].get(graph, {}).items():
-            panel.printed(system, graph, {str(n): s for n, s in zip(LENGTHS, seconds, strict=True)})
+        for system, times in PRINTED[case].get(graph, {}).items():
+            panel.printed(system, graph, {str(n): s for n, s in zip(LENGTHS, times, strict=True)})
         for length in lengths:
             seconds = price.kernel(case, graph, length, session.options.data_dir)
             if session.wants(graph, str(length), panel, seconds=seconds):

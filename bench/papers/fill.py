@@ -1,7 +1,7 @@
 """Measures all cells of the papers that have no number yet, the cheapest first: `python -m bench.papers fill`.
 
-A run of `python -m bench.papers PAPER` measures each group of cells, and saves it. So the work may be interrupted at any
-time, and the next call goes on with what is missing then.
+A run of `python -m bench.papers PAPER` measures each group of cells, and saves it. So the work may be interrupted at
+any time, and the next call goes on with what is missing then.
 """
 
 from __future__ import annotations
@@ -102,4 +102,6 @@ def listed(groups: Sequence[Group]) -> Iterable[str]:
     for group in groups:
         yield f"{group.seconds:8.0f} s  {group.name}"
     by_what = {what: sum(group.seconds for group in groups if group.what == what) for what in ("time", "memory")}
-    yield f"{len(groups)} groups; " + ", ".join(f"{what}: {seconds / 3600:.1f} hours" for what, seconds in by_what.items())
+    yield f"{len(groups)} groups; " + ", ".join(
+        f"{what}: {seconds / 3600:.1f} hours" for what, seconds in by_what.items()
+    )

@@ -74,7 +74,18 @@ def relational(
     if found is not None:
         return found
     argv = ["--repeats", str(options.repeats), "--threads", str(options.threads), "--data-dir", str(options.data_dir)]
-    argv += ["--timeout", str(options.timeout), "--graphs", graph, "--models", model, "--modes", *modes, "--systems", *systems]
+    argv += [
+        "--timeout",
+        str(options.timeout),
+        "--graphs",
+        graph,
+        "--models",
+        model,
+        "--modes",
+        *modes,
+        "--systems",
+        *systems,
+    ]
     argv += ["--memory-graphs", graph if memory else "none"]
     argv += ["--dgl-python", str(options.dgl_python)] if options.dgl_python is not None else []
     bench, asked = relational_bench.BENCH, options_of(relational_bench.BENCH, argv)

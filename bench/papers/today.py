@@ -1,17 +1,21 @@
 """What a user would pick today: PyG with its native libraries, torch.compile, DGL; PyG's own protocol, and iSpLib's.
 
 PyG's protocol is that of its tests of `torch.compile`: 10,000 nodes, 200,000 edges, 64 features. iSpLib (Anik et al.,
-"iSpLib: A Library for Accelerating Graph Neural Networks using Auto-tuned Sparse Operations", WWW 2024 companion) trains
-two layers on full graphs on a CPU, and compares with PyG's message passing and with its sparse tensors.
+"iSpLib: A Library for Accelerating Graph Neural Networks using Auto-tuned Sparse Operations", WWW 2024 companion)
+trains models of two layers on full graphs on a CPU, and compares with PyG.
 """
 
 from __future__ import annotations
 
+from importlib.metadata import distributions
+
+from bench.common import machine
 from bench.papers import price
 from bench.papers.cells import Panel
 from bench.papers.headlines import Headline, highest, mean, over
 from bench.papers.models import DGL, EAGER, GRAPHWEAVE, PYG, Measurement, System
 from bench.papers.session import Gap, Paper, Session
+from bench.spec_peers import NATIVE as FOLDER
 from bench.specs import Spec
 
 NATIVE = System("PyG, native", "pyg-native")
@@ -45,19 +49,26 @@ def _times(session: Session, panel: Panel, cell: tuple[str, str], spec: Spec, sy
         return
     for name, answer in Measurement(session.options, spec, mode).times(systems).items():
         panel.measured(name, *cell, answer, scale=1e3)
-    session.measured(panel)
+    here = machine()
+    session.measured(panel, machine={**here, "versions": {**here["versions"], **native_versions()}})
+
+
+def native_versions() -> dict[str, str]:
+    """The native libraries of PyG that its peer has, with their versions."""
+    return {one.metadata["Name"]: one.version for one in distributions(path=[str(FOLDER)])}
 
 
 def protocol(session: Session) -> list[Panel]:
     about = (
-        "PyG's own protocol for `torch.compile`: 10,000 nodes, 200,000 edges, 64 features; here two layers, 64 wide, with "
-        "the loss inside. PyG, native: with pyg-lib, torch-scatter and torch-sparse where they are installed, and edges "
-        "as a SparseTensor for GCN, GraphSAGE and GIN. torch.compile is of PyG's layers, with dynamic=False."
+        "PyG's own protocol for `torch.compile`: 10,000 nodes, 200,000 edges, 64 features; here two layers, 64 wide, "
+        "with the loss inside. PyG, native: with its native libraries, whose versions stand below, and edges as a "
+        "SparseTensor, made before, for GCN, GraphSAGE and GIN. torch.compile is of PyG's layers, with dynamic=False."
     )
     panels = []
     for mode, title in (("train", "training step"), ("infer", "inference")):
-        panel = session.panel(f"PyG's protocol, {mode}", f"{title} of PyG's protocol", "ms", about, "bars", rows="model",
-                              columns="graph")  # fmt: skip
+        panel = session.panel(
+            f"PyG's protocol, {mode}", f"{title} of PyG's protocol", "ms", about, "bars", rows="model", columns="graph"
+        )
         for model, full in list(PROTOCOL.items())[: 1 if session.options.quick else None]:
             spec = Spec("gcn", TINY, 8, (8, 8)) if session.options.quick else full
             _times(session, panel, (model, "10k nodes"), spec, SYSTEMS, mode)
@@ -81,8 +92,9 @@ def likely(session: Session) -> list[Panel]:
 def isplib(session: Session) -> list[Panel]:
     about = (
         "Full-graph training of two layers, 602 features, 41 classes; R-MAT of reddit's size, or of a tenth of it; no "
-        "optimiser. iSpLib reports up to 27 times the speed of PyG on the CPUs of a server, with a cached transpose and "
-        "tuned sparse products; here PyG is eager, and PyG, native, has a cached SparseTensor, too."
+        "optimiser; the hidden widths are chosen here. iSpLib reports up to 27 times the speed of PyG on the CPU of a "
+        "server, by tuned sparse products and by what it keeps for the backward. Here PyG is eager, and PyG, native, "
+        "has a SparseTensor that keeps both directions."
     )
     panel = session.panel("iSpLib's protocol", "a step of full-graph training", "ms", about, "bars", rows="model",
                           columns="graph")  # fmt: skip

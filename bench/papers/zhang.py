@@ -102,8 +102,9 @@ def _moved(panel: Panel, system: str, found: Mapping[str, Any], cell: tuple[str,
 def figure_7(session: Session) -> list[Panel]:
     about = (
         "Training step. GAT: 2 layers of 128; MoNet: 2 layers of 16; EdgeConv: 4 layers of 64, 64, 128, 256, on random "
-        "points in place of ModelNet40. EdgeConv counts no search for neighbours, EdgeConv with k-NN has one in each step: "
-        "graphweave's for itself and for PyG, whose own needs torch_cluster, and a k-d tree for DGL. Features are 64 random numbers; reddit is R-MAT "
+        "points in place of ModelNet40. EdgeConv counts no search for neighbours; EdgeConv, k-NN has one in each step: "
+        "graphweave's for itself and for PyG, whose own needs torch_cluster, and a k-d tree for DGL. Features are 64 "
+        "random numbers, those of points are their coordinates; reddit is R-MAT "
         "with a tenth of its nodes and edges, or with all of them."
     )
     quick = session.options.quick
@@ -176,14 +177,16 @@ DEVICE, SHARE = 24 * 2**30, 3
 
 def figure_11(session: Session) -> list[Panel]:
     about = (
-        "Training step of the models of section 7.3. PyG is eager, and graphweave has no budget, or a third of what PyG "
+        "Training step of the models of section 7.3. PyG is eager; graphweave has no budget, or a third of what PyG "
         'takes, by options={"memory": ...}; where PyG does not fit into this machine, which has 24 GB as the larger of '
         "the paper's devices, the budget is the 8 GB of the smaller one. In the paper, EdgeConv on 8 GB is 1.17 times "
         "as fast as DGL on 24 GB, with 7.73 times less memory."
     )
     options, quick = session.options, session.options.quick
-    memory = session.panel("Figure 11, memory", "a third of the memory", "MiB", f"{about} Peak of a step beyond inputs.",
-                           rows="model", columns="dataset")  # fmt: skip
+    memory = session.panel(
+        "Figure 11, memory", "a third of the memory", "MiB", f"{about} Peak of a step beyond inputs.", rows="model",
+        columns="dataset",
+    )  # fmt: skip
     budgets = session.panel("Figure 11, budget", "the budget", "MiB", about, rows="model", columns="dataset")
     time = session.panel("Figure 11, time", "time with a third of the memory", "ms", about, rows="model",
                          columns="dataset")  # fmt: skip
@@ -239,10 +242,4 @@ PAPER = Paper(
         Gap("fuseGNN", "a GPU", "The system has no kernels for a CPU."),
     ),
     HEADLINES,
-    {
-        "Figure 7, memory": (
-            "On Cora, Citeseer and PubMed a step is so small that the formats of both directions of the graph, which "
-            "are kept for the kernels and counted here, weigh more than what fusion saves."
-        ),
-    },
 )
