@@ -61,7 +61,7 @@ def run_within(command: Sequence[str], limit: int, environment: Mapping[str, str
 
     Benchmarks read the limit, too, and give it to each of their peers, so that an allocation beyond it fails.
     """
-    start, peak, killed = time.monotonic(), 0, 0
+    start, peak, killed, victim = time.monotonic(), 0, 0, 0
     added = {**os.environ, **(environment or {}), MEMORY_LIMIT: str(limit)}
     with tempfile.TemporaryFile(mode="w+", errors="replace") as errors:
         child = subprocess.Popen(command, cwd=ROOT, env=added, stdout=subprocess.DEVNULL, stderr=errors)
@@ -69,10 +69,11 @@ def run_within(command: Sequence[str], limit: int, environment: Mapping[str, str
             while child.poll() is None:
                 held = family(child.pid)
                 peak = max(peak, sum(held.values()))
-                if sum(held.values()) > limit:
+                if sum(held.values()) > limit and not held.get(victim):  # the memory of the last one is free again
                     started = {pid: own for pid, own in held.items() if pid != child.pid}
+                    victim = max(started, key=lambda pid: started[pid], default=child.pid)
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(max(started, key=lambda pid: started[pid], default=child.pid), signal.SIGKILL)
+                        os.kill(victim, signal.SIGKILL)
                     killed += 1
                 time.sleep(EVERY)
         finally:

@@ -14,7 +14,7 @@ from bench.papers.cells import Panel, panel_of
 from bench.papers.draw import draw, file_of
 from bench.papers.session import Paper
 from bench.papers.show import letter, lines
-from bench.papers.verdicts import compared, unexplained
+from bench.papers.verdicts import compared, summary, unexplained
 from bench.turns import ROOT
 
 RESULTS = ROOT / "bench" / "results"
@@ -24,9 +24,10 @@ FOLDER = ROOT / "docs" / "papers"
 
 HEAD = """# The papers' tables and figures
 
-These pages compare what was measured here with the tables and figures of five papers, as far as a CPU of two cores can
-show them, and with what a user would pick today. `python -m bench.papers fill` measures what is missing, with the peers
-of this machine, and `python -m bench.papers page` makes the pages and their figures from the records.
+This page has the headlines of five papers, and leads to a page for each, which compares its tables and figures with
+what was measured here, as far as a CPU of two cores can show them; the last page has what a user would pick today.
+`python -m bench.papers fill` measures what is missing, with the peers of this machine, and
+`python -m bench.papers page` makes the pages and their figures from the records.
 
 The table below has the papers' headlines: what they say of their own system, the same of graphweave here, and whether
 this is beaten (by 5 % or more), met or missed. The papers had other machines, often GPUs, and other versions of the
@@ -105,9 +106,10 @@ def _page(paper: Paper, panels: Mapping[str, Panel]) -> Iterator[str]:
         yield table(["headline", "printed", "here", "over", ""], [headline.row(panels) for headline in paper.headlines])
     if rows := list(compared(panels)):
         yield "## Better, equal, worse"
+        yield summary(panels)
         yield (
             "A cell is better if graphweave takes less time or memory by 5 % or more, worse if it takes as much more. "
-            "Means are geometric."
+            "Means are geometric, and `cannot run` counts cells where the other system has no number."
         )
         yield table(["panel", "against", "better", "equal", "worse", "cannot run", "mean", "worst"], rows)
     if paper.reasons:

@@ -45,6 +45,17 @@ def compared(panels: Mapping[str, Panel]) -> Iterator[list[str]]:
             yield [panel.name, peer, *map(str, counts), mean, last]
 
 
+def summary(panels: Mapping[str, Panel]) -> str:
+    """How many cells are better, equal and worse than each of the peers, together, in a sentence."""
+    rows = list(compared(panels))
+    better, equal, worse, alone = (sum(int(row[i]) for row in rows) for i in (2, 3, 4, 5))
+    return (
+        f"Of {better + equal + worse} comparisons with a system that runs here, graphweave is better in {better}, "
+        f"equal in {equal} and worse in {worse}; in {alone} more the other system needs more memory or time than there "
+        "is, or has no such layer."
+    )
+
+
 def unexplained(panels: Mapping[str, Panel], reasons: Mapping[str, str]) -> list[str]:
     """The panels and peers that have a cell where graphweave is worse, if no reason names the panel or both."""
     found = []

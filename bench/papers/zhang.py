@@ -178,8 +178,8 @@ DEVICE, SHARE = 24 * 2**30, 3
 def figure_11(session: Session) -> list[Panel]:
     about = (
         "Training step of the models of section 7.3. PyG is eager; graphweave has no budget, or a third of what PyG "
-        'takes, by options={"memory": ...}; where PyG does not fit into this machine, which has 24 GB as the larger of '
-        "the paper's devices, the budget is the 8 GB of the smaller one. In the paper, EdgeConv on 8 GB is 1.17 times "
+        'takes, by options={"memory": ...}; where PyG does not fit here, it is the 8 GB of the smaller of the paper\'s '
+        "devices, of which the larger has 24. In the paper, EdgeConv on 8 GB is 1.17 times "
         "as fast as DGL on 24 GB, with 7.73 times less memory."
     )
     options, quick = session.options, session.options.quick
