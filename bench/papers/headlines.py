@@ -84,11 +84,15 @@ def both(*asked: Asked) -> Asked:
     return every
 
 
+def _cells(found: Collection[str]) -> str:
+    return "one cell" if len(found) == 1 else f"{len(found)} cells"
+
+
 def highest(asked: Asked) -> Callable[[Panels], Found | None]:
     def find(panels: Panels) -> Found | None:
         found = asked(panels)
         name = max(found, key=lambda one: found[one], default=None)
-        return None if name is None else Found(found[name], f"the highest of {len(found)}: {name}")
+        return None if name is None else Found(found[name], f"the highest of {_cells(found)}: {name}")
 
     return find
 
@@ -96,7 +100,10 @@ def highest(asked: Asked) -> Callable[[Panels], Found | None]:
 def mean(asked: Asked) -> Callable[[Panels], Found | None]:
     def find(panels: Panels) -> Found | None:
         found = asked(panels)
-        return Found(geometric_mean(found.values()), f"the geometric mean of {len(found)}") if found else None
+        if not found:
+            return None
+        what = "one cell" if len(found) == 1 else f"the geometric mean of {len(found)} cells"
+        return Found(geometric_mean(found.values()), what)
 
     return find
 
@@ -104,6 +111,6 @@ def mean(asked: Asked) -> Callable[[Panels], Found | None]:
 def lowest(asked: Asked) -> Callable[[Panels], Found | None]:
     def find(panels: Panels) -> Found | None:
         found = asked(panels)
-        return Found(min(found.values()), f"the lowest of {len(found)}") if found else None
+        return Found(min(found.values()), f"the lowest of {_cells(found)}") if found else None
 
     return find

@@ -142,9 +142,9 @@ def test_headlines_are_beaten_met_or_missed() -> None:
     asked = over("Figure 1", "DGL")
     assert [verdict(value, 2.0) for value in (2.2, 2.05, 1.95, 1.8)] == ["beaten", "met", "met", "missed"]
     claim = Headline("faster", 3.0, highest(asked))
-    assert claim.row(panels) == ("faster", "3x", "4x", "the highest of 3: GCN a (Figure 1)", "beaten")
-    assert Headline("faster", 3.0, lowest(asked)).row(panels)[2:] == ("0.5x", "the lowest of 3", "missed")
-    assert Headline("faster", 1.3, mean(asked)).row(panels)[2:] == ("1.26x", "the geometric mean of 3", "met")
+    assert claim.row(panels) == ("faster", "3x", "4x", "the highest of 3 cells: GCN a (Figure 1)", "beaten")
+    assert Headline("faster", 3.0, lowest(asked)).row(panels)[2:] == ("0.5x", "the lowest of 3 cells", "missed")
+    assert Headline("faster", 1.3, mean(asked)).row(panels)[2:] == ("1.26x", "the geometric mean of 3 cells", "met")
     assert Headline("faster", 3.0, mean(asked)).row({})[-1] == "not measured yet"
 
 
