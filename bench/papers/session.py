@@ -20,8 +20,8 @@ from bench.papers.headlines import Headline
 What = Literal["time", "memory"]
 
 Need = Literal[
-    "a GPU", "more than two cores", "data that nobody may redistribute", "counters of the processor",
-    "a system that does not run here", "another kind of kernel",
+    "a GPU", "more than two cores", "data that nobody may redistribute", "a system that does not run here",
+    "another kind of kernel",
 ]  # fmt: skip
 """The reason why a panel of a paper cannot be shown here."""
 

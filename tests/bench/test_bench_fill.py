@@ -39,6 +39,16 @@ def test_cells_that_are_measured_in_turns_are_one_group_and_the_cheapest_comes_f
     assert groups[1].rows == ("32",) and groups[1].columns == ("tiles", "neither")
 
 
+def test_a_group_is_measured_by_a_command_of_its_own() -> None:
+    """Its options are those of `fill`, and it may drop lines of another machine."""
+    (group,) = groups_of({"zhang": [Planned("7", "EdgeConv, k-NN", "k=20 batch=32", "memory", 5.0, "x")]})
+    given = parse(["fill", "--threads", "1", "--dgl-python", "here/python"])
+    asked = parse(group.command(given)[3:])
+    assert (asked.paper, asked.only, asked.rows) == ("zhang", ["7"], ["EdgeConv, k-NN"])
+    assert asked.columns == ["k=20 batch=32"] and asked.measure == ["memory"] and asked.move
+    assert asked.threads == 1 and asked.dgl_python == Path("here/python") and asked.out is None
+
+
 def filled(monkeypatch: pytest.MonkeyPatch, minutes: float, took: float) -> tuple[int, list[str]]:
     """The exit code, and the columns that were measured, of cells that are estimated to take 10, 20 and 30 s."""
     left = [Planned("1", "row", f"{s}", "time", float(s), f"{s}") for s in (30, 10, 20)]
