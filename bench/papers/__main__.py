@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -134,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.plan:
         print("\n".join(listed(missing_of(papers, options, plan))))
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what it started, as Ctrl-C does
     return fill(papers, options, plan)
 
 
