@@ -12,6 +12,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from torch import Tensor
+from torch_geometric.nn import GATConv
 
 import graphweave
 from bench import spec_peers
@@ -28,7 +29,7 @@ from bench.papers.show import lines, number
 from bench.spec_peers import CHECK, WITHIN, PygAlong, build, built
 from bench.specs import Spec, spec_of
 from bench.steps import result_of
-from bench.workloads import Layers, OnPoints
+from bench.workloads import ConcatenatedGat, Layers, OnPoints
 from graphweave.points import knn_graph
 
 
@@ -316,6 +317,17 @@ def test_points_are_searched_in_each_call() -> None:
     assert (edges[0] == edges[1]).sum() == 60 and edges.size(1) == 240
     assert isinstance(one.model, OnPoints)
     torch.testing.assert_close(result_of(step()).outputs[0], Layers.forward(one.model, x, edges).detach())
+
+
+def test_gat_with_the_product_on_edges_is_pygs() -> None:
+    """GATConv with the halves of the attention's vector, and the same without self-loops."""
+    written, theirs = ConcatenatedGat(3, 4, 2), GATConv(3, 4, 2, bias=False, add_self_loops=False)
+    with torch.no_grad():
+        theirs.lin.weight.copy_(written.lin.weight)
+        theirs.att_src.copy_(written.att[:, :4].unsqueeze(0))
+        theirs.att_dst.copy_(written.att[:, 4:].unsqueeze(0))
+    x, edges = torch.randn(7, 3), ring(7, 30)
+    torch.testing.assert_close(written(x, edges), theirs(x, edges))
 
 
 @pytest.mark.slow
