@@ -39,7 +39,13 @@ DGL_PYTHON ?= $(PYTHON)
 DGL_VENV := .venv-dgl
 DGL_STAMP := $(DGL_VENV)/.installed
 
-.PHONY: setup setup-site train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-forces bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site package versions release-check clean
+# PyG's native libraries, which only the peer "PyG, native" of benchmarks sees: torch-scatter and torch-sparse from their
+# source archives, which takes half an hour, and pyg-lib from a folder or archive with its source, if one is given:
+#   make pyg-native PYG_LIB=../pyg-lib
+PYG_LIB ?=
+PYG_NATIVE := .pyg-native
+
+.PHONY: setup setup-site pyg-native bench-papers train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-first-call bench-compilers bench-forces bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu site package versions release-check clean
 
 setup: $(STAMP)
 
@@ -191,6 +197,15 @@ bench-relational: $(STAMP) $(DGL_STAMP)
 # Compares operators on edges with PyG, DGL and MKL's product: `make bench-ops ARGS="--graphs rmat --threads 1"`.
 bench-ops: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.ops $(ARGS)
+
+pyg-native: $(STAMP)
+	MAX_JOBS=1 FORCE_CUDA=0 $(BIN)/python -m pip install --no-compile --no-deps --no-build-isolation --upgrade \
+		--target $(PYG_NATIVE) --no-binary torch-scatter,torch-sparse torch-scatter torch-sparse $(PYG_LIB)
+
+# Measures what docs/papers.md lacks, for an hour: `make bench-papers ARGS="--minutes 300"`, as often as it takes.
+bench-papers: $(STAMP) $(DGL_STAMP)
+	$(BIN)/python -m bench.papers fill $(ARGS)
+	$(BIN)/python -m bench.papers page
 
 # Runs on a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`. TORCH
 # must have CUDA, as the default has. This is a rehearsal without a GPU:

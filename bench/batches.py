@@ -31,6 +31,22 @@ class SeedLoss(nn.Module):
         return F.cross_entropy(self.model(*inputs)[: y.size(0)], y)
 
 
+class LinkLoss(nn.Module):
+    """The binary entropy of the links of a batch, and of one with another destination for each of them.
+
+    A link is scored by the inner product of what `model` gives for both ends. `drawn` are the other destinations.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, drawn: Tensor, x: Tensor, edge_index: Tensor) -> Tensor:
+        h, (src, dst) = self.model(x, edge_index), edge_index
+        real, other = ((h[src] * h[ends]).sum(1) for ends in (dst, drawn))
+        return (F.softplus(-real).sum() + F.softplus(other).sum()) / (2 * max(src.numel(), 1))
+
+
 def step_by_step(loss: nn.Module, batches: Iterator[tuple[Tensor, ...]], count: int) -> dict[str, Any]:
     """The seconds of `count` steps by "eager" and "graphweave", and of drawing each "batch"; `compilations` after the
     first batch, and the counters of the timed steps. A `status` says that losses differ."""

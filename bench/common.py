@@ -149,11 +149,16 @@ def on_ranks(
         return [json.loads(answer.read_text()) for answer in answers]
 
 
+MEMORY_LIMIT = "BENCH_MEMORY_LIMIT"
+"""Environment variable with the bytes that a process of a benchmark may take at most."""
+
+
 def available_memory() -> int:
-    """Bytes that a benchmark's process may take: 85% of what the system says is available."""
+    """Bytes that a benchmark's process may take: 85% of what the system says is available, at most MEMORY_LIMIT."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     assert found is not None, "/proc/meminfo has no MemAvailable"
-    return int(found[1]) * 1024 * 85 // 100
+    available = int(found[1]) * 1024 * 85 // 100
+    return min(available, int(os.environ.get(MEMORY_LIMIT, available)))
 
 
 def ratio_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

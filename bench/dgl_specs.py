@@ -10,7 +10,7 @@ from torch import Tensor
 from bench.dgl_models import graph_of, model_of
 from bench.papers import tasks
 from bench.papers.dgl_bytes import moved_by
-from bench.specs import SPECS, USER_DEFINED, Spec, spec_of
+from bench.specs import ON_POINTS, SPECS, USER_DEFINED, Spec, spec_of
 from bench.steps import ModelStep, Step, gradients
 
 Arrays = dict[str, Tensor]
@@ -46,6 +46,20 @@ def _block(index: Tensor, sources: int, destinations: int) -> dgl.DGLGraph:
     return made
 
 
+def _on_points(spec: Spec, mode: str, case: Arrays, weights: Arrays) -> Step:
+    """Layers over the graph that each call makes of the nearest points; a point is its own nearest."""
+    assert spec.on_points is not None
+    clouds, points, k = spec.on_points
+    x, y = case["x"], case["y"]
+    net: Any = model_of(spec, spec.layer.removesuffix(ON_POINTS), x.size(1))
+    net.take(weights)
+
+    def graph() -> dgl.DGLGraph:
+        return dgl.knn_graph(x.view(clouds, points, -1), k, algorithm="kd-tree")
+
+    return ModelStep(net, mode, lambda: net(graph(), x, y), lambda: net.loss(graph(), x, y), net.pyg_grads)
+
+
 def step_of(peer: str, arrays: Arrays, mode: str = "train", spec: str = "", model: str = "", **_: Any) -> Step:
     """The step of a Spec, or of a model of SPECS. "dgl-udf" runs user-defined layers, "dgl" DGL's own."""
     chosen = spec_of(spec) if spec else SPECS[model]
@@ -54,6 +68,8 @@ def step_of(peer: str, arrays: Arrays, mode: str = "train", spec: str = "", mode
     if chosen.layer in tasks.INPUTS:
         return _task(chosen, mode, case, weights)
     layer = chosen.layer if peer == "dgl-udf" else chosen.layer.removeprefix(USER_DEFINED)
+    if chosen.on_points is not None:
+        return _on_points(chosen, mode, case, weights)
     x, y = case["x"], case["y"]
     net: Any = model_of(chosen, layer, x.size(1))
     net.take(weights)

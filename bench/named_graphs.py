@@ -27,6 +27,15 @@ UNIFORM = {"uniform-99.95": 0.0005, "uniform-99.5": 0.005, "uniform-95": 0.05}
 TENTH = {"ogbn-proteins": (13_250, 7_910_000), "reddit": (23_300, 11_480_000)}
 """Name -> nodes and edges at a tenth of the paper's size."""
 
+OF_FILES = {
+    "cora": (2_708, 10_556), "citeseer": (3_327, 9_104), "pubmed": (19_717, 88_648), "ppi": (14_755, 444_218),
+    "arxiv": (169_343, 2_315_598),
+}  # fmt: skip
+"""Nodes and edges of the real graphs of the papers, so that they can be planned for without their files."""
+
+DRAWN_NODES = 10_000
+"""Nodes of rand-10k and of the uniform graphs."""
+
 MANY_EDGES = 1_000_000
 """R-MAT graphs of at least so many edges are kept as files."""
 
@@ -42,7 +51,7 @@ def absent(name: str, folder: Path) -> str | None:
 
 def drawn(name: str, seed: int = 0) -> tuple[Tensor, int]:
     """rand-10k or a uniform graph. Edges are in no particular order."""
-    generator, nodes = torch.Generator().manual_seed(seed), 10_000
+    generator, nodes = torch.Generator().manual_seed(seed), DRAWN_NODES
     if name == "rand-10k":
         degree = torch.full((nodes,), 100)
         degree[torch.randperm(nodes, generator=generator)[: nodes // 5]] = 2000
@@ -74,6 +83,31 @@ def edges_of(name: str, folder: Path) -> tuple[Tensor, int]:
         return work.edge_index, work.x.size(0)
     data = npz(folder / f"{name}.npz")
     return data.edge_index, data.num_nodes
+
+
+def size_of(name: str, folder: Path) -> tuple[int, int]:
+    """Nodes and edges, without making a graph that is drawn. Tasks of bench/papers/tasks.py have names, too."""
+    kind, *given = name.split(":")
+    numbers = [int(number) for number in given]
+    match kind:
+        case "rmat" | "weighted":
+            return numbers[0], numbers[1]
+        case "ratings":
+            return numbers[0] + numbers[1], numbers[2]
+        case "pairs":
+            return numbers[0], numbers[1] * (2 + numbers[2])
+        case "chain":
+            return numbers[0], 2 * numbers[0]
+        case "points":
+            return numbers[0] * numbers[1], numbers[0] * numbers[1] * numbers[2]
+    if name in TENTH or name in OF_FILES:
+        return {**TENTH, **OF_FILES}[name]
+    if name in UNIFORM:
+        return DRAWN_NODES, int(UNIFORM[name] * DRAWN_NODES**2)
+    if name == "rand-10k":
+        return DRAWN_NODES, DRAWN_NODES // 5 * 2000 + DRAWN_NODES // 5 * 4 * 100
+    index, nodes = edges_of(name, folder)
+    return nodes, index.size(1)
 
 
 def kept_rmat(nodes: int, edges: int) -> Tensor:

@@ -59,6 +59,15 @@ def batches_of(loader: Iterable[Any]) -> Iterator[tuple[Tensor, ...]]:
             yield batch.y[: getattr(batch, "batch_size", None)], batch.x, batch.edge_index
 
 
+def links_of(loader: Iterable[Any]) -> Iterator[tuple[Tensor, ...]]:
+    """Another destination for each edge, features and edges of one batch of a loader after the other, without end."""
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        for batch in loader:
+            drawn = torch.randint(batch.x.size(0), (batch.edge_index.size(1),), generator=generator)
+            yield drawn, batch.x, batch.edge_index
+
+
 def torch_blocks(indptr: Tensor, sources: Tensor, seeds: Tensor, fanouts: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """(nodes, edges [2, drawn]) of each hop, drawn with replacement by PyTorch's operations; nodes are sorted."""
     nodes, hops = seeds, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from bench.named_graphs import edges_of, workload
 from bench.papers import tasks
 from bench.specs import USER_DEFINED, Spec, spec_of
 from bench.steps import ModelStep, Step, gradients
+from bench.turns import ROOT
 from bench.udf_layers import LAYERS, SELF_LOOPS
 from bench.udf_layers import WithLoss as UdfWithLoss
 from bench.udf_variants import BUILTIN, PYG, plain_names
@@ -32,11 +34,13 @@ CHECK = Check(1e-4, exact=True, otherwise="dgl")
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a model is written (`udf`, `builtin`, `pyg`; only user-defined layers have the first two), and what compiles
-    it: graphweave with `options`, or a `compiler` of `bench.workloads`; neither leaves it as it is."""
+    it: graphweave with `options`, or a `compiler` of `bench.workloads`; neither leaves it as it is. `native`: PyG has
+    its native libraries, and layers that can take a SparseTensor get one, as PyG's documentation advises."""
 
     writing: str = "udf"
     options: Mapping[str, Any] | None = None
     compiler: str = "eager"
+    native: bool = False
 
     def compile(self, part: nn.Module) -> Any:
         if self.options is not None:
@@ -48,7 +52,9 @@ WAYS = {
     "eager": Way("pyg"),
     "eager-thp": Way("pyg"),
     EXACT: Way("pyg"),
+    "pyg-native": Way("pyg", native=True),
     "inductor": Way("pyg", compiler="inductor"),
+    "inductor-autotune": Way("pyg", compiler="inductor-autotune"),
     "plain": Way("pyg", compiler="plain"),
     "graphweave": Way(options={}),
     "udf-eager": Way(),
@@ -63,8 +69,21 @@ WAYS = {
 }
 """Peer -> its way. `plain` is graphweave as a backend of torch.compile."""
 
-ENVIRONMENT = {"eager-thp": {THP: "1"}, "dgl-thp": {THP: "1"}}
+WITHIN = "within"
+"""Peer: graphweave with the budget that is the case's `memory`, as options={"memory": ...} has it."""
+
+NATIVE = ROOT / ".pyg-native"
+"""Folder with PyG's native libraries, which `make pyg-native` builds. Only the peer pyg-native sees it."""
+
+ENVIRONMENT = {
+    "eager-thp": {THP: "1"},
+    "dgl-thp": {THP: "1"},
+    "pyg-native": {"PYTHONPATH": os.pathsep.join([str(NATIVE), os.environ.get("PYTHONPATH", "")])},
+}
 """Variables that are added for a peer's process."""
+
+TAKES_SPARSE = ("gcn", "sage", "gin")
+"""Layers that PyG computes as a product with a sparse matrix, if they get a SparseTensor."""
 
 
 class PygAlong(pyg.MessagePassing):
@@ -111,6 +130,19 @@ def _task(spec: Spec, folder: Path, wide: bool, seed: int) -> Built:
     return Built(module, tuple(inputs), module, tuple(inputs), arrays)
 
 
+def _on_points(spec: Spec, folder: Path, wide: bool, seed: int) -> Built:
+    """Layers that make the graph of nearest points in each call, and the cross entropy of the last."""
+    assert spec.on_points is not None
+    clouds, points, _ = spec.on_points
+    work = workload(spec.graph, spec.inputs, 0, spec.widths[-1], folder)
+    torch.manual_seed(seed)
+    model = layers_of(spec, work.x.size(1))
+    if wide:
+        work, model = work.double(), model.double()
+    inputs = (work.x, torch.arange(clouds).repeat_interleave(points))
+    return Built(model, inputs, WithLoss(model), (work.y, *inputs), {"x": work.x, "y": work.y})
+
+
 def _layers(spec: Spec, folder: Path, writing: str, wide: bool, seed: int) -> Built:
     """PyG's layers and the cross entropy of the last, or two layers of functions with the same weights."""
     name = spec.layer.removeprefix(USER_DEFINED)
@@ -154,14 +186,34 @@ def graph_of(layer: str, edge_index: Tensor, x: Tensor) -> Any:
 def built(spec: Spec, folder: Path, writing: str = "pyg", *, wide: bool = False, seed: int = 0) -> Built:
     if spec.layer in tasks.INPUTS:
         return _task(spec, folder, wide, seed)
+    if spec.on_points is not None:
+        return _on_points(spec, folder, wide, seed)
     return _layers(spec, folder, writing, wide, seed)
 
 
-def build(spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool = True) -> Peers:
-    """Without `compile_loss`, which only PyG's layers can do without, eager PyTorch computes the loss for all peers."""
+def with_sparse(one: Built) -> Built:
+    """The same with the edges as a SparseTensor, transposed, with its formats of both directions made."""
+    from torch_sparse import SparseTensor  # only the process of this peer has it
+
+    def sparse(value: Any) -> Any:
+        if value is not edges:
+            return value
+        adjacency = SparseTensor.from_edge_index(edges, sparse_sizes=(nodes, nodes)).t()
+        return adjacency.fill_cache_()
+
+    (edges,), nodes = (value for value in one.inputs if value.dtype == torch.int64), one.inputs[0].size(0)
+    inputs, loss_inputs = (tuple(map(sparse, values)) for values in (one.inputs, one.loss_inputs))
+    return replace(one, inputs=inputs, loss_inputs=loss_inputs)
+
+
+def build(spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool = True, memory: str = "") -> Peers:
+    """Without `compile_loss`, which only PyG's layers can do without, eager PyTorch computes the loss for all peers.
+    `memory` is the budget of the peer WITHIN."""
 
     def prepared(peer: str, way: Way) -> Step:
         one = built(spec_of(spec), folder, way.writing, wide=peer == EXACT, seed=seed)
+        if way.native and spec_of(spec).layer in TAKES_SPARSE:
+            one = with_sparse(one)
         model = way.compile(one.model)
         infer = partial(model, *one.inputs)
         y = one.loss_inputs[0]
@@ -170,10 +222,13 @@ def build(spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool 
             train = partial(way.compile(one.loss), *one.loss_inputs)
         return ModelStep(one.model, mode, infer, train, lambda: plain_names(gradients(one.model)))
 
-    return {peer: partial(prepared, peer, way) for peer, way in WAYS.items()}
+    ways = {**WAYS, **({WITHIN: Way(options={"memory": memory})} if memory else {})}
+    return {peer: partial(prepared, peer, way) for peer, way in ways.items()}
 
 
-def inputs(spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool = True) -> Mapping[str, Tensor]:
+def inputs(
+    spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool = True, memory: str = ""
+) -> Mapping[str, Tensor]:
     """Inputs and initial weights, for DGL."""
     one = built(spec_of(spec), folder, seed=seed)
     weights = plain_names({name: value.detach() for name, value in one.model.named_parameters()})
@@ -195,6 +250,12 @@ def _sum(values: Sequence[int | None]) -> int | None:
     return sum(known) if known and len(known) == len(values) else None
 
 
+def refusal(peer: str, **_: Any) -> str | None:
+    if peer == "pyg-native" and not NATIVE.is_dir():
+        return f"needs PyG's native libraries: {NATIVE.name} is absent (`make pyg-native` builds it)"
+    return None
+
+
 def counted(peer: str, step: Step) -> dict[str, Any]:
     """graphweave's counters, which show a fallback to eager mode."""
     return {"counters": {name: n for name, n in graphweave.counters().items() if n}}
@@ -206,5 +267,7 @@ def case_of(
 ) -> Case:  # fmt: skip
     """The case of a spec. With `--quick` it is on a small graph."""
     given = {"spec": spec.text(), "mode": mode, "folder": folder, **(sizes or {})}
-    tiny = replace(spec, graph="tiny-points" if spec.layer.startswith("edgeconv") else "tiny").text()
-    return Case(name, build, peers, CHECK, given, {"spec": tiny}, inputs, **{"notes": counted, **more})
+    points = "points:2:100:5" if spec.on_points is not None else "tiny-points"
+    tiny = replace(spec, graph=points if spec.layer.startswith("edgeconv") else "tiny").text()
+    own = {"notes": counted, "refusal": refusal}
+    return Case(name, build, peers, CHECK, given, {"spec": tiny}, inputs, **{**own, **more})

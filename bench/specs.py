@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+ON_POINTS = "-knn"
+"""Suffix of the layers whose graph is made in each call: of the k nearest points, a point itself among them."""
+
 USER_DEFINED = "udf-"
 """Prefix of the layers of bench/udf_layers.py, which are two layers, 64 wide."""
 
@@ -14,8 +17,9 @@ class Spec:
     """Layers of one kind, of widths `widths`, over `heads` heads, with ReLU between them.
 
     `graph` is a name of bench.named_graphs. `inputs` is the width of the features. `layer` is a kind of
-    `bench.workloads.layers_of`; or udf-NAME for the two layers NAME of bench/udf_layers.py, which have fixed widths; or
-    rgcn, gcmc, link for the models of bench/papers/tasks.py, which say what their graphs are.
+    `bench.workloads.layers_of`, with `-knn` after it if each call makes the graph of nearest points; or udf-NAME for
+    the two layers NAME of bench/udf_layers.py, which have fixed widths; or rgcn, gcmc, link for the models of
+    bench/papers/tasks.py, which say what their graphs are.
     `pseudo` and `kernels` are the numbers of MoNet's pseudo-coordinates and Gaussian kernels; GCMC has as many bases.
     """
 
@@ -26,6 +30,14 @@ class Spec:
     heads: int = 1
     pseudo: int = 2
     kernels: int = 3
+
+    @property
+    def on_points(self) -> tuple[int, int, int] | None:
+        """Clouds, points of each, and neighbours k, of layers whose graph is made in each call."""
+        if not self.layer.endswith(ON_POINTS):
+            return None
+        clouds, points, k = map(int, self.graph.split(":")[1:])
+        return clouds, points, k
 
     def text(self) -> str:
         return json.dumps(asdict(self))

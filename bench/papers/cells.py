@@ -12,6 +12,9 @@ OURS = "graphweave"
 Kind = Literal["table", "heat map", "lines", "bars"]
 """How a panel is drawn. A table is printed only."""
 
+ONE_MACHINE: tuple[Kind, ...] = ("lines", "heat map")
+"""The kinds whose numbers are drawn together, so they have to be of one machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -82,6 +85,11 @@ class Panel:
     def find(self, row: str, column: str, system: str, *, paper: bool) -> Cell | None:
         wanted = (row, column, system, paper)
         return next((c for c in self.cells if (c.row, c.column, c.system, c.paper) == wanted), None)
+
+    def number(self, system: str, row: str, column: str) -> float | None:
+        """The number that was measured here, if there is one."""
+        cell = self.find(row, column, system, paper=False)
+        return None if cell is None else cell.value
 
     @property
     def compares(self) -> bool:

@@ -18,6 +18,7 @@ from bench.case import Case, Check, Peers, options_of
 from bench.named_graphs import edges_of
 from bench.ops import DEFINITION, TOLERANCE, error
 from bench.ops_cases import data_of, expected, sample_of
+from bench.papers import price
 from bench.papers.cells import OURS, Panel
 from bench.papers.session import Session
 from bench.runner import Measuring
@@ -50,7 +51,12 @@ def by_schedule(
 ) -> None:
     """Measures the cells that the session wants, all in turns, and adds them. A schedule that a kernel cannot take is
     a cell with the reason."""
-    wanted = {cell: schedule for cell, schedule in wanted.items() if session.wants(*cell, panel)}
+    together = f"{panel.name} {case} {graph} {length}"
+    seconds = price.schedule(graph, length, session.options.data_dir)
+    wanted = {
+        cell: schedule for cell, schedule in wanted.items()
+        if session.wants(*cell, panel, seconds=seconds, together=together)
+    }  # fmt: skip
     if not wanted:
         return
     options = session.options

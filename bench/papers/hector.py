@@ -6,19 +6,26 @@ Graphs are seeded synthetic ones of the sizes in its table 3, except fb15k, whic
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import json
 import os
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import graphweave
 from bench import relational as relational_bench
+from bench import relational_graphs, relational_models
 from bench.case import options_of
 from bench.common import machine
+from bench.papers import price
 from bench.papers.cells import OURS, Panel
-from bench.papers.session import Paper, Session
+from bench.papers.headlines import Headline, highest, mean, over
+from bench.papers.session import Gap, Paper, Session
 from bench.relational_graphs import WIDTH
 from bench.relational_tables import BASE, FIXED, PEERS, best_peer
 from bench.runner import Measuring
@@ -67,7 +74,18 @@ def relational(
     if found is not None:
         return found
     argv = ["--repeats", str(options.repeats), "--threads", str(options.threads), "--data-dir", str(options.data_dir)]
-    argv += ["--graphs", graph, "--models", model, "--modes", *modes, "--systems", *systems]
+    argv += [
+        "--timeout",
+        str(options.timeout),
+        "--graphs",
+        graph,
+        "--models",
+        model,
+        "--modes",
+        *modes,
+        "--systems",
+        *systems,
+    ]
     argv += ["--memory-graphs", graph if memory else "none"]
     argv += ["--dgl-python", str(options.dgl_python)] if options.dgl_python is not None else []
     bench, asked = relational_bench.BENCH, options_of(relational_bench.BENCH, argv)
@@ -128,7 +146,8 @@ def figure_8(session: Session) -> list[Panel]:
     systems = (BASE, *FIXED, *(name for names in PEERS.values() for name in names))
     for graph in graphs_of(session.options):
         for model in MODELS:
-            if not session.wants(model, graph, *times.values()):
+            seconds = price.relational(graph, 64, 1 + len(FIXED), 5, MODES)
+            if not session.wants(model, graph, *times.values(), seconds=seconds):
                 continue
             record = relational(session.options, model, graph, MODES, systems)
             for mode, panel in times.items():
@@ -160,11 +179,6 @@ def add_peer(panel: Panel, peer: str, model: str, graph: str, answers: Mapping[s
         panel.value(peer, model, graph, None, "has no such layer, or its Python was not given")
 
 
-def _value(panel: Panel, row: str, column: str, system: str) -> float | None:
-    cell = panel.find(row, column, system, paper=False)
-    return None if cell is None else cell.value
-
-
 def _columns(panel: Panel) -> list[str]:
     return list(dict.fromkeys(cell.column for cell in panel.cells if not cell.paper))
 
@@ -184,8 +198,8 @@ def table_4(session: Session, mode: str, times: Panel) -> Panel:
             )
             ratios = []
             for graph in _columns(times):
-                own = [v for name in systems if (v := _value(times, model, graph, name))]
-                peers = [v for name in PEERS if (v := _value(times, model, graph, name))]
+                own = [v for name in systems if (v := times.number(name, model, graph))]
+                peers = [v for name in PEERS if (v := times.number(name, model, graph))]
                 if own and peers:
                     ratios.append(min(peers) / min(own))
             if ratios:
@@ -204,9 +218,9 @@ def table_5(session: Session, mode: str, times: Panel) -> Panel:
         panel.printed("Hector", f"{model} average", dict(zip(("C", "R", "C+R"), AVERAGES[model, mode], strict=True)))
         gains: dict[str, list[float]] = {}
         for graph in _columns(times):
-            base = _value(times, model, graph, FORMS["gw-U"])
+            base = times.number(FORMS["gw-U"], model, graph)
             for name in FIXED[1:]:
-                own, form = _value(times, model, graph, FORMS[name]), name.removeprefix("gw-")
+                own, form = times.number(FORMS[name], model, graph), name.removeprefix("gw-")
                 if base and own:
                     panel.value(OURS, f"{model} {graph}", form, base / own)
                     gains.setdefault(form, []).append(base / own)
@@ -239,7 +253,8 @@ def figure_10(session: Session) -> list[Panel]:
         pairs.printed("Hector", graph, {mode: percent})
     for graph in graphs_of(session.options):
         for mode in MODES:
-            if not session.wants(graph, mode, panel, pairs, what="memory"):
+            seconds = 2 * price.relational(graph, 64, 2, 0, (mode,))
+            if not session.wants(graph, mode, panel, pairs, what="memory", seconds=seconds):
                 continue
             record = relational(session.options, "hgt", graph, (mode,), ("gw-U", "gw-C"), memory=True)
             for name, peak in peaks_of(record, mode).items():
@@ -250,7 +265,7 @@ def figure_10(session: Session) -> list[Panel]:
                           source=panel)  # fmt: skip
     for graph in dict.fromkeys(cell.row for cell in panel.cells):
         for mode in MODES:
-            plain, compact = (_value(panel, graph, mode, FORMS[name]) for name in ("gw-U", "gw-C"))
+            plain, compact = (panel.number(FORMS[name], graph, mode) for name in ("gw-U", "gw-C"))
             if plain and compact:
                 ratio.value(OURS, graph, mode, 100 * compact / plain)
     return [panel, pairs, ratio]
@@ -267,7 +282,8 @@ def figure_11(session: Session) -> list[Panel]:
         for model in MODELS:
             for width in WIDTHS[: 2 if session.options.quick else None]:
                 row, column = f"{model} {graph}", str(width)
-                if session.wants(row, column, *panels.values()):
+                seconds = price.relational(graph, width, 1, 0, MODES)
+                if session.wants(row, column, *panels.values(), seconds=seconds):
                     record = relational(session.options, model, graph, MODES, ("gw-U",), width=width)
                     for mode, panel in panels.items():
                         panel.measured(OURS, row, column, answers_of(record, mode)["gw-U"], scale=1e3)
@@ -275,15 +291,95 @@ def figure_11(session: Session) -> list[Panel]:
     return list(panels.values())
 
 
+def lines(session: Session) -> list[Panel]:
+    about = (
+        "Lines of a user's code, without comments, and lines that are generated from them, for a training step. The "
+        "paper: 51 lines for the three models together; at least 3,000 lines of CUDA, 5,000 of other C++ and 2,000 of "
+        "Python. Here a kernel is generated for the types and widths at hand, and what kernels share is a library, "
+        "which is not counted."
+    )
+    panel = session.panel("Section 4.1, lines", "lines of code", "lines", about, rows="model", columns="lines")
+    panel.printed("Hector", "all", {"in": 51, "C++ and CUDA": 8000, "Python": 2000})
+    for model in MODELS:
+        wanted = [
+            session.wants(model, column, panel, what="memory", seconds=price.START, together="lines")
+            for column in ("in", "C++ and CUDA", "Python")
+        ]
+        if not any(wanted):
+            continue
+        written, native, python = counted(model)
+        for column, number in (("in", written), ("C++ and CUDA", native), ("Python", python)):
+            panel.value(OURS, model, column, number)
+        session.measured(panel)
+    panel.cells = [cell for cell in panel.cells if cell.paper or cell.row != "all"]
+    for column in ("in", "C++ and CUDA", "Python"):
+        found = [panel.number(OURS, model, column) for model in MODELS]
+        if all(number is not None for number in found):
+            panel.value(OURS, "all", column, sum(number for number in found if number is not None))
+    return [panel]
+
+
+def counted(model: str) -> tuple[int, int, int]:
+    """Lines of a model and of the functions that it calls; of its kernels' C++; of the Python around them."""
+    case = relational_graphs.make("tiny", Path())
+    given = relational_models.inputs(model, case)
+    values = relational_models.weights(model, case.num_relations, case.num_node_types)
+    loss = relational_models.WithLoss(relational_models.LAYERS[model](values))
+    report = graphweave.explain(graphweave.compile(loss), case.y, *given)
+    native = sum(len(kernel.text.splitlines()) for note in report.graphs for kernel in (*note.kernels, *note.once))
+    return _written(model), native, sum(len(note.wrapper.splitlines()) for note in report.graphs)
+
+
+def _written(model: str) -> int:
+    """Lines of a layer's `forward` and of the functions of its file that it calls, directly or not; no docstrings."""
+    tree = ast.parse(inspect.getsource(relational_models))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    layer = inspect.getsource(relational_models.LAYERS[model].forward)
+    todo: list[ast.AST] = [*ast.parse(textwrap.dedent(layer)).body]
+    seen: dict[str, ast.AST] = {}
+    while todo:
+        node = todo.pop()
+        seen[getattr(node, "name", "")] = node
+        called = {one.func.id for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)}
+        todo += [functions[name] for name in called if name in functions and name not in seen]
+    return sum(len(ast.unparse(_bare(node)).splitlines()) for node in seen.values())
+
+
+def _bare(node: ast.AST) -> ast.AST:
+    """A function without its docstring."""
+    assert isinstance(node, ast.FunctionDef)
+    node.body = node.body[1:] if ast.get_docstring(node) else node.body
+    return node
+
+
+def _best(mode: str, model: str, own: str = OURS) -> Headline:
+    means = {key: values[1] for key, values in (BEST if own == OURS else UNOPTIMISED)[mode].items()}
+    verb = "in training" if mode == "train" else "in inference"
+    asked = over(f"Figure 8, {mode}", *PEERS, rows=[model], own=own)
+    return Headline(f"faster than the best other system {verb}, {model} on average", float(means[model]), mean(asked))
+
+
+HEADLINES = (
+    Headline("faster than the best other system in training, at most", 43.7, highest(over("Figure 8, train", *PEERS))),
+    Headline("faster than the best other system in inference, at most", 9.9, highest(over("Figure 8, infer", *PEERS))),
+    *(_best(mode, model) for mode in ("infer", "train") for model in MODELS),
+    Headline("faster by compaction and reordering in inference, at most", 3.8,
+             highest(over("Figure 8, infer", FORMS["gw-U"], own=FORMS["gw-C+R"]))),
+    Headline("faster by compaction and reordering in training, at most", 2.7,
+             highest(over("Figure 8, train", FORMS["gw-U"], own=FORMS["gw-C+R"]))),
+)  # fmt: skip
+
 PAPER = Paper(
     "hector",
     "Hector: An Efficient Programming and Compilation Framework for Implementing Relational Graph Neural Networks in "
     "GPU Architectures (ASPLOS 2024)",
     "one NVIDIA RTX 3090 of 24 GB, Intel Core i9-9900K, 128 GB",
-    {"8": figure_8, "10": figure_10, "11": figure_11},
-    {
-        "Figure 12": "instructions per cycle and throughputs of GPU kernels; this machine gives no hardware counters",
-        "Figure 9, split by kind of kernel": "a kernel here holds products and traversal at once",
-        "Seastar, Graphiler and HGL": "systems for GPUs only",
-    },
-)
+    {"8": figure_8, "10": figure_10, "11": figure_11, "lines": lines},
+    (
+        Gap("Figure 12", "a GPU", "It shows instructions per cycle and throughputs of GPU kernels."),
+        Gap("Figure 9, split by kind of kernel", "another kind of kernel",
+            "A kernel here holds products and traversal at once."),
+        Gap("Seastar, Graphiler and HGL", "a GPU", "These systems have no kernels for a CPU."),
+    ),
+    HEADLINES,
+)  # fmt: skip

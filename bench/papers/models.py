@@ -13,7 +13,7 @@ from bench.case import Bench, Case, options_of
 from bench.graphs import data_dir
 from bench.papers.cells import OURS
 from bench.runner import Measuring
-from bench.spec_peers import case_of, moved
+from bench.spec_peers import ENVIRONMENT, case_of, moved
 from bench.specs import USER_DEFINED, Spec, spec_of
 from bench.turns import MALLOC
 
@@ -39,21 +39,26 @@ def dgl_of(spec: Spec) -> System:
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
     notes = moved if options.counted else None
-    yield case_of("model", spec_of(options.spec), options.mode, options.data_dir, options.peers, notes=notes)
+    yield case_of(
+        "model", spec_of(options.spec), options.mode, options.data_dir, options.peers, {"memory": options.budget},
+        notes=notes,
+    )  # fmt: skip
 
 
 BENCH = Bench(
     "bench.papers.models", __doc__, cases,
-    {"spec": "", "mode": "train", "peers": ("",), "counted": False, "data_dir": data_dir()}, apart=True,
-    dgl="bench.dgl_specs", slow=1.0, timeout=600.0,
+    {"spec": "", "mode": "train", "peers": ("",), "counted": False, "budget": "", "data_dir": data_dir()},
+    apart=True, environment=ENVIRONMENT, dgl="bench.dgl_specs", slow=1.0, timeout=600.0,
 )  # fmt: skip
 
 
 class Measurement:
     """One model on one graph in one mode. Answers are by the names of systems."""
 
-    def __init__(self, options: argparse.Namespace, spec: Spec, mode: str) -> None:
-        self._given = ["--spec", spec.text(), "--mode", mode, "--data-dir", str(options.data_dir)]
+    def __init__(self, options: argparse.Namespace, spec: Spec, mode: str, budget: str = "") -> None:
+        """`budget` is the memory of the peer `bench.spec_peers.WITHIN`."""
+        self._given = ["--budget", budget] if budget else []
+        self._given += ["--spec", spec.text(), "--mode", mode, "--data-dir", str(options.data_dir)]
         for name in ("threads", "repeats", "timeout", "dgl_python"):
             if (value := getattr(options, name)) is not None:
                 self._given += [f"--{name.replace('_', '-')}", str(value)]

@@ -1,7 +1,7 @@
 """One run of a paper's panels: what was measured before is kept, and each cell is saved when it is measured.
 
 So a long table can be measured in pieces (`--seconds`, `--rows`, `--columns`), each of them on a machine that nothing
-else uses.
+else uses. `bench.papers.fill` does so for all cells that are missing.
 """
 
 from __future__ import annotations
@@ -9,22 +9,46 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from bench import common
-from bench.papers.cells import Kind, Panel
+from bench.papers.cells import ONE_MACHINE, Kind, Panel
+from bench.papers.headlines import Headline
 
 What = Literal["time", "memory"]
 
+Need = Literal[
+    "a GPU", "more than two cores", "data that nobody may redistribute", "a system that does not run here",
+    "another kind of kernel",
+]  # fmt: skip
+"""The reason why a panel of a paper cannot be shown here."""
+
 QUICK = "Quick run on small graphs. "
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A cell that has no number yet, and the estimated seconds that it takes to measure.
+
+    Cells of one `table` with the same `together` are measured in turns, so they are measured by one run.
+    """
+
+    table: str
+    row: str
+    column: str
+    what: What
+    seconds: float
+    together: str
 
 
 class Session:
     """The panels of a run. `held` are those of the file, `save` writes all panels to it.
 
     `open` is whether the panels that are being made are asked for. If not, no cell of them is measured, and they show
-    what the file has.
+    what the file has. `table` is their name among those of the paper, and `planned` has all cells without a number that
+    are not measured in this run.
     """
 
     def __init__(
@@ -32,7 +56,8 @@ class Session:
     ) -> None:
         self.options = options
         self.panels: dict[str, Panel] = {}
-        self.open = True
+        self.open, self.table = True, ""
+        self.planned: list[Planned] = []
         self._held, self._save = held, save
         self._asked: dict[str, list[tuple[str, str]]] = {}
         self._end = time.monotonic() + options.seconds
@@ -55,11 +80,14 @@ class Session:
         self.panels[name] = panel
         return panel
 
-    def wants(self, row: str, column: str, *panels: Panel, what: What = "time") -> bool:
+    def wants(
+        self, row: str, column: str, *panels: Panel, seconds: float, what: What = "time", together: str = ""
+    ) -> bool:
         """Whether a cell is to be measured now. A cell that has no number and is not measured now is noted as missing.
 
         A cell that the file has is measured only with `--again`. Its old numbers are dropped from all `panels`. `what`
-        is what they show: "memory", also bytes moved, does not need a quiet machine (`--measure`).
+        is what they show: "memory", also bytes moved, does not need a quiet machine (`--measure`). `seconds` is what
+        the cell will take, by an estimate, and `together` a name of the cells that are measured in turns with it.
         """
         for panel in panels:
             self._asked.setdefault(panel.name, []).append((row, column))
@@ -69,12 +97,20 @@ class Session:
         chosen = chosen and what in options.measure
         if not (self.open and chosen and time.monotonic() < self._end) or (held and not options.again):
             if not held:
+                self.planned.append(Planned(self.table, row, column, what, seconds, together or f"{row} {column}"))
                 for panel in panels:
                     panel.missing.append(f"{row} {column}")
             return False
         for panel in panels:
+            if options.move and panel.kind in ONE_MACHINE and self._processor not in [m["cpu"] for m in panel.machines]:
+                panel.cells = [cell for cell in panel.cells if cell.paper]
+                panel.machines.clear()
             panel.cells = [c for c in panel.cells if c.paper or (c.row, c.column) != (row, column)]
         return True
+
+    @cached_property
+    def _processor(self) -> str:
+        return str(common.machine()["cpu"])
 
     def measured(self, *panels: Panel, machine: Mapping[str, Any] | None = None) -> None:
         """Notes the machine of the new cells, by default this one now, and writes the file. Call it after each cell.
@@ -104,25 +140,42 @@ def _place(panel: Panel, machine: dict[str, Any]) -> int:
     if machine["cpu"] in processors:
         panel.machines[place := processors.index(machine["cpu"])] = machine
         return place
-    if panel.machines and panel.kind in ("lines", "heat map"):
+    if panel.machines and panel.kind in ONE_MACHINE:
         raise RuntimeError(
             f"the cells of {panel.name} must be of one machine, as it draws them together: the file has those of "
-            f"{', '.join(processors)}, and these are of {machine['cpu']}. Give another --out, or leave it out (--only)."
+            f"{', '.join(processors)}, and these are of {machine['cpu']}. Give another --out, leave it out (--only), "
+            "or drop the others (--move)."
         )
     panel.machines.append(machine)
     return len(panel.machines) - 1
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """A panel of a paper, or a peer in it, that is not shown: what it `needs`, and a sentence that says why."""
+
+    what: str
+    needs: Need
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Paper:
     """A paper: its title and venue, and the machine behind its numbers.
 
-    `panels` makes each table and figure that a CPU can show; a function may make several. `left_out` names the others
-    with the reason.
+    `panels` makes each table and figure that a CPU can show; a function may make several. `left_out` names the others.
+    `reasons` says for a "panel", or for a "panel, peer", why graphweave is worse there.
     """
 
     name: str
     title: str
     machine: str
     panels: Mapping[str, Callable[[Session], list[Panel]]]
-    left_out: Mapping[str, str]
+    left_out: tuple[Gap, ...]
+    headlines: tuple[Headline, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def short(self) -> str:
+        """The title up to a colon."""
+        return self.title.partition(":")[0]

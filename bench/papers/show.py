@@ -29,10 +29,13 @@ def short(status: str) -> str:
     return "timeout" if status.startswith("no answer") else status[:60]
 
 
-def text_of(cell: Cell | None) -> str:
+def text_of(cell: Cell | None, *, whole: bool) -> str:
+    """`whole`: numbers are counts, which are printed without a point."""
     if cell is None:
         return "-"
-    return number(cell.value) if cell.value is not None else short(cell.status)
+    if cell.value is None:
+        return short(cell.status)
+    return f"{cell.value:.0f}" if whole else number(cell.value)
 
 
 def headings(panel: Panel) -> list[tuple[str, bool]]:
@@ -50,7 +53,7 @@ def lines(panel: Panel) -> tuple[list[str], list[list[str]]]:
     for row, column in dict.fromkeys((c.row, c.column) for c in panel.cells):
         found = [panel.find(row, column, system, paper=paper) for system, paper in systems]
         own = panel.find(row, column, OURS, paper=False)
-        line = [row, column, *map(text_of, found)]
+        line = [row, column, *(text_of(cell, whole=panel.unit == "lines") for cell in found)]
         if ours:
             line += [_ratio(panel.find(row, column, peer, paper=False), own) for peer in peers]
         if len(panel.machines) > 1:

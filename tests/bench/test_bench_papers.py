@@ -12,18 +12,25 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from torch import Tensor
+from torch_geometric.nn import GATConv
 
 import graphweave
+from bench import spec_peers
+from bench.batches import LinkLoss
+from bench.case import EXACT
 from bench.common import machine
-from bench.papers import tasks
-from bench.papers.__main__ import PAPERS, main, parse
-from bench.papers.cells import OURS, Panel, panel_of
+from bench.papers import hector, tasks
+from bench.papers.__main__ import PAPERS, main, parse, plan
+from bench.papers.cells import OURS, Cell, Panel, panel_of
 from bench.papers.draw import draw, figure_of, file_of
-from bench.papers.page import FIGURES, PAGE, file, page
+from bench.papers.page import FIGURES, file, pages, panels_of
 from bench.papers.session import Session
 from bench.papers.show import lines, number
-from bench.spec_peers import PygAlong
+from bench.spec_peers import CHECK, WITHIN, PygAlong, build, built
 from bench.specs import Spec, spec_of
+from bench.steps import result_of
+from bench.workloads import ConcatenatedGat, Layers, OnPoints
+from graphweave.points import knn_graph
 
 
 def a_panel() -> Panel:
@@ -129,9 +136,18 @@ def test_two_columns_are_no_line() -> None:
     plt.close("all")
 
 
-def test_the_page_is_made_from_the_files() -> None:
-    """`python -m bench.papers page` writes it."""
-    assert PAGE.read_text() == page(list(PAPERS))
+def test_the_pages_are_made_from_the_files() -> None:
+    """`python -m bench.papers page` writes them."""
+    for path, text in pages(list(PAPERS.values())).items():
+        assert path.read_text() == text, path.name
+
+
+def test_every_cell_is_measured_or_noted_as_missing() -> None:
+    """The files have all panels that the code makes, and name all cells that they lack."""
+    for paper in PAPERS.values():
+        planned = plan(paper, parse([paper.name]))
+        noted = {name for panel in panels_of(paper.name).values() for name in panel.missing}
+        assert {f"{cell.row} {cell.column}" for cell in planned} <= noted, paper.name
 
 
 def options(*given: str) -> argparse.Namespace:
@@ -144,14 +160,14 @@ def test_a_session_measures_only_what_is_missing() -> None:
     session = Session(options(), {held.name: held}, lambda panels: None)
     panel = session.panel(held.name, "a title", "s", "about.")
     assert not any(cell.paper for cell in panel.cells)
-    assert not session.wants("g", "32", panel)
-    assert session.wants("g", "128", panel)
+    assert not session.wants("g", "32", panel, seconds=1.0)
+    assert session.wants("g", "128", panel, seconds=1.0)
     assert panel.missing == []
     other = Session(options("--columns", "64", "--again"), {held.name: held}, lambda panels: None)
     panel = other.panel(held.name, "a title", "s", "about.")
-    assert other.wants("g", "64", panel)
+    assert other.wants("g", "64", panel, seconds=1.0)
     assert panel.find("g", "64", OURS, paper=False) is None
-    assert not other.wants("g", "128", panel)
+    assert not other.wants("g", "128", panel, seconds=1.0)
     assert panel.missing == ["g 128"]
 
 
@@ -160,7 +176,7 @@ def test_a_session_sorts() -> None:
     session = Session(options(), {}, lambda panels: saved.append(list(panels)))
     panel = session.panel("Table 9", "a title", "s", "about.")
     for row, column in (("a", "1"), ("a", "2"), ("b", "1")):
-        assert session.wants(row, column, panel)
+        assert session.wants(row, column, panel, seconds=1.0)
     panel.value(OURS, "b", "1", 3.0)
     panel.value(OURS, "a", "2", 2.0)
     session.measured(panel)
@@ -184,11 +200,24 @@ def test_tables_may_have_several_machines_and_lines_have_one() -> None:
         session.measured(figure, machine={"cpu": "another"})
 
 
+def test_lines_of_another_machine_are_dropped_where_that_is_asked_for() -> None:
+    held = Panel("Figure 9", "a title", "s", "about.", "lines", machines=[{"cpu": "another"}])
+    held.cells = [Cell("a", "1", OURS, 3.0, machine=0)]
+    kept, moved = (Session(options(*given), {held.name: held}, lambda panels: None) for given in ((), ("--move",)))
+    for session, cells in ((kept, 1), (moved, 0)):
+        panel = session.panel("Figure 9", "a title", "s", "about.", "lines")
+        assert session.wants("a", "2", panel, seconds=1.0)
+        assert len(panel.cells) == cells
+    panel.value(OURS, "a", "2", 4.0)
+    moved.measured(panel)
+    assert [one["cpu"] for one in panel.machines] == [machine()["cpu"]]
+
+
 def test_time_and_memory_are_chosen_apart() -> None:
     session = Session(options("--measure", "memory"), {}, lambda panels: None)
     panel = session.panel("Table 9", "a title", "s", "about.")
-    assert not session.wants("a", "1", panel)
-    assert session.wants("a", "1", panel, what="memory")
+    assert not session.wants("a", "1", panel, seconds=1.0)
+    assert session.wants("a", "1", panel, seconds=1.0, what="memory")
 
 
 def ring(nodes: int, edges: int) -> Tensor:
@@ -246,13 +275,76 @@ def test_an_unknown_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 @pytest.mark.parametrize(
-    ("paper", "table"), [("featgraph", "III(c)"), ("dgl", "3"), ("graphiler", "9"), ("zhang", "10"), ("hector", "10")]
-)
+    ("paper", "table"),
+    [
+        ("featgraph", "III(c)"), ("dgl", "3"), ("dgl", "table-4"), ("graphiler", "9"), ("zhang", "10"), ("zhang", "11"),
+        ("hector", "10"), ("hector", "lines"), ("today", "isplib"),
+    ],
+)  # fmt: skip
 def test_a_quick_run_measures(paper: str, table: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     given = [paper, "--quick", "--only", table, "--repeats", "1", "--threads", "1"]
     assert main([*given, "--out", str(out), "--figures", str(tmp_path)]) == 0
     panels = [panel_of(one) for one in json.loads(out.read_text())["panels"].values()]
-    asked = [panel for panel in panels if panel.name.partition(",")[0].endswith(f" {table}")]
-    values = [cell.value for panel in asked for cell in panel.cells if not cell.paper and cell.value is not None]
+    values = [cell.value for panel in panels for cell in panel.cells if not cell.paper and cell.value is not None]
     assert values and all(value >= 0 for value in values)
+
+
+def test_links_are_told_from_drawn_ones() -> None:
+    """The loss of links equals binary entropy over both kinds of pairs; without an edge it is 0."""
+    x, drawn = torch.randn(7, 3), torch.randint(7, (30,))
+    loss = LinkLoss(Given())
+    src, dst = edge_index = ring(7, 30)
+    scores = torch.cat([(x[src] * x[dst]).sum(1), (x[src] * x[drawn]).sum(1)])
+    labels = torch.cat([torch.ones(30), torch.zeros(30)])
+    want = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
+    torch.testing.assert_close(loss(drawn, x, edge_index), want)
+    assert loss(drawn[:0], x, edge_index[:, :0]) == 0
+
+
+class Given(torch.nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return x
+
+
+def test_points_are_searched_in_each_call() -> None:
+    """The peers with a search compute what they compute on the graph of the points, each its own neighbour."""
+    spec = Spec("edgeconv-knn", "points:2:30:4", 3, (5, 6))
+    step = build(spec.text(), "infer", Path())["eager"]()
+    one = built(spec, Path())
+    x, batch = one.inputs
+    edges = knn_graph(x, 4, batch, loop=True)
+    assert (edges[0] == edges[1]).sum() == 60 and edges.size(1) == 240
+    assert isinstance(one.model, OnPoints)
+    torch.testing.assert_close(result_of(step()).outputs[0], Layers.forward(one.model, x, edges).detach())
+
+
+def test_gat_with_the_product_on_edges_is_pygs() -> None:
+    """GATConv with the halves of the attention's vector, and the same without self-loops."""
+    written, theirs = ConcatenatedGat(3, 4, 2), GATConv(3, 4, 2, bias=False, add_self_loops=False)
+    with torch.no_grad():
+        theirs.lin.weight.copy_(written.lin.weight)
+        theirs.att_src.copy_(written.att[:, :4].unsqueeze(0))
+        theirs.att_dst.copy_(written.att[:, 4:].unsqueeze(0))
+    x, edges = torch.randn(7, 3), ring(7, 30)
+    torch.testing.assert_close(written(x, edges), theirs(x, edges))
+
+
+@pytest.mark.slow
+def test_a_compiled_model_with_a_search_has_the_same_gradients() -> None:
+    spec = Spec("edgeconv-knn", "points:2:30:4", 3, (5, 6))
+    peers = build(spec.text(), "train", Path(), memory="1G")
+    want, exact = (result_of(peers[peer]()()) for peer in ("eager", EXACT))
+    for peer in ("graphweave", WITHIN):
+        assert CHECK.verdict(result_of(peers[peer]()()), want, lambda: exact)["status"] == "ok", peer
+
+
+def test_the_peer_with_native_libraries_says_that_they_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec_peers, "NATIVE", Path("nowhere"))
+    assert "make pyg-native" in (spec_peers.refusal("pyg-native") or "")
+    assert spec_peers.refusal("eager") is None
+
+
+def test_lines_of_a_layer_are_those_of_its_functions() -> None:
+    """R-GCN's forward has 3 lines, and calls `typed` and `summed`, which have 2 each."""
+    assert hector._written("rgcn") == 7
