@@ -60,6 +60,7 @@ class Gradients:
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
         tangents = [i for i, name in enumerate(names) if "tangents" in name]
         self.joint, self.over_ranks, self.once = joint, over_ranks, once
+        self.num_tangents = len(tangents)
         self.tangents = slice(tangents[0], tangents[-1] + 1) if tangents else slice(0, 0)
         self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
         self.keeps: bool | None = None
@@ -73,6 +74,11 @@ class Gradients:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, keeps=None, twice=False, _missing=threading.local())
+
+    def count_from_the_end(self) -> None:
+        """Let calls have any number of saved values before the tangents, which are their last arguments."""
+        if self.num_tangents:
+            self.tangents = slice(-self.num_tangents, None)
 
     @contextmanager
     def without(self, missing: frozenset[int], inputs: Sequence[object]) -> Iterator[None]:
@@ -155,7 +161,7 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
 def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradCompileSpec) -> None:
     forward, backward = function._fwd_fn, function._bwd_fn
     positions = _tangents_among_gradients(function.metadata)
-    if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
+    if len(positions) != known.num_tangents:  # another version of PyTorch drops others
         positions = []
     elif needs_little(compilation):
         forward, backward = short_forward(function.metadata), short_backward(function, positions, backward)

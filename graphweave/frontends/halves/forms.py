@@ -1,0 +1,295 @@
+"""Choice at run time: a compiled function holds several forms of its program, and the graph at hand decides.
+
+The form that was compiled first suits the graph of the first call. Where the statistics of another graph (its sizes,
+its pairs of source and relation, whatever else was counted for a choice by cost) are such that another form may be
+better, the program is led along the road once more, with these statistics. A form that comes out cheaper by the cost
+model is compiled, and from then on each graph takes the form that costs it least. The decision is made once a graph,
+and is remembered by the graph's index tensors. Which form a forward took is saved for its backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from graphweave.compiler.report import collecting, record_forms, uncollected
+from graphweave.core import locks
+from graphweave.core.boxed import Boxed, boxed
+from graphweave.core.counters import bump
+from graphweave.core.interrupts import interrupt_in
+from graphweave.core.log import logger, warn_once
+from graphweave.core.settings import settings
+from graphweave.core.types import UNIT, Space
+from graphweave.execute.build import build
+from graphweave.execute.executable import Executable
+from graphweave.frontends.halves.autograd_function import Gradients
+from graphweave.frontends.halves.call_rows import Numbers
+from graphweave.frontends.halves.choices import SLACK
+from graphweave.frontends.halves.form_cost import FormCost, Rows
+from graphweave.frontends.halves.form_source import Form, FormSource, forms_note
+from graphweave.frontends.halves.handover import Handed
+from graphweave.frontends.halves.later_form import LaterForm
+from graphweave.frontends.importing.measure import GraphAtHand
+from graphweave.ir.message import nodes as ir
+from graphweave.runtime.tracked import Key, TrackedCache, place, versions_of
+
+_log = logger(__name__)
+
+MAX_FORMS = 8
+"""Upper limit on the forms of one compiled function."""
+_MAX_SEARCHES = 16
+"""Upper limit on how often a function's program is led along the road for other statistics."""
+_MAX_SIZES = 4096
+"""Upper limit on the sets of sizes for which a decision is remembered."""
+_CALLS_A_COUNT = 8
+"""A graph is counted in its first call if none of so many calls before has counted one, and otherwise in its second.
+Counting takes about a tenth of a call, which a graph that never comes again does not pay back."""
+
+_COUNT, _SEEN = -1, -2
+"""In place of a form's number: the graph must be counted to decide; the graph came once and was not counted."""
+
+Bucket: TypeAlias = tuple[tuple[str, int], ...]
+"""Graphs of one bucket are searched for a form together."""
+
+
+@dataclass(slots=True)
+class _Handed:
+    """The halves that were handed over: the forward, the numbers that it saves behind its tensors, the names of the
+    backward's arguments, and how many of them are tangents."""
+
+    forward: Handed | None = None
+    numbers: int = 0
+    names: tuple[str, ...] = ()
+    tangents: int = 0
+    pinned: Mapping[ir.Ref, int] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        """The tensors that the forward saves."""
+        return len(self.names) - self.numbers - self.tangents
+
+
+class Forms:
+    """The forms of one compiled function, and the decisions of its graphs. `about` names the function in messages."""
+
+    def __init__(
+        self, about: str, source: FormSource, first: FormCost, rows: Rows, words: Mapping[Space, str]
+    ) -> None:  # fmt: skip
+        """`first` is the cost of the form that is handed over, and `rows` those of the graph for which it was made.
+        `words` are the user's for spaces."""
+        self._about, self._source = about, source
+        self._first = Form(first, dict(rows))
+        self._words: Mapping[Space, str] = words
+        self._begin()
+
+    def _begin(self) -> None:
+        self._forms = [self._first]
+        self._runs: list[LaterForm | None] = [None]
+        """What runs each form; None for the one that was handed over, and for those that could not be made."""
+        self._half = _Handed()
+        self._searched = {self._bucket(self._first.suits)}
+        self._by_sizes: dict[Numbers, int] = {}
+        self._by_graph: TrackedCache[int] = TrackedCache(lambda: settings().format_bytes)
+        self._lock = locks.reentrant_lock()
+        self._last = 0
+        self._calls = _CALLS_A_COUNT
+        """Calls since a graph was counted."""
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return self._about, self._source, self._first, self._words
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._about, self._source, self._first, self._words = state
+        self._begin()
+
+    # -------------------------------------------------------- the halves
+
+    def inference(self, executable: Executable) -> Boxed:
+        """The executable of an inference as a function that AOTAutograd may call."""
+
+        def run(args: list[Any]) -> list[Any]:
+            form = self._runs[self._taken(args)]
+            return executable(args) if form is None else form.infer(args)
+
+        return boxed(run)
+
+    def forward(self, half: Handed, numbers: int) -> Boxed:
+        """The forward as AOTAutograd calls it; `numbers` are those among its last results."""
+        self._half.forward, self._half.numbers = half, numbers
+        own, count = half.boxed(), self._source.num_forward
+        gives = half.gives[:count]
+        given = half.gives[len(half.gives) - numbers :]
+
+        def run(args: list[Any]) -> list[Any]:
+            at = self._taken(args)
+            form = self._runs[at]
+            if form is None:
+                return own(args)
+            passed = [None if made else args[i] for made, i in gives]
+            symbols = [0 if made else args[i] for made, i in given]
+            results, saved = form.forward(args, at)
+            results.append(None)
+            out = [results[i] if made else p for (made, i), p in zip(gives, passed, strict=True)]
+            return [*out, *saved, *symbols]
+
+        return boxed(run)
+
+    def backward(self, half: Handed, gradients: Gradients) -> Boxed:
+        """The backward as AOTAutograd calls it. `gradients` are told that its arguments may be more."""
+        first, tangents = self._half.numbers, gradients.num_tangents
+        self._half.names, self._half.tangents = half.names, tangents
+        self._half.pinned = {self._source.drawn[call]: at - first for call, at in gradients.drawn.items()}
+        gradients.count_from_the_end()
+        own, count = half.boxed(), len(half.names)
+
+        def run(args: list[Any]) -> list[Any]:
+            if len(args) == count:
+                return own(args)
+            end = len(args) - tangents
+            name, *saved = args[end - 1].tolist()
+            form = self._runs[int(name)]
+            assert form is not None, "the form that was handed over saves as many values as there are slots"
+            results = form.backward(args, first, end, saved)
+            results.append(None)
+            return [results[at] for _, at in half.gives]
+
+        return boxed(run)
+
+    # -------------------------------------------------------- the decision
+
+    def _taken(self, args: list[Any]) -> int:
+        """The number of the form for the graph of these arguments."""
+        numbers = self._source.rows.numbers(args)
+        at = self._by_sizes.get(numbers)
+        if at is None:
+            at = self._of_sizes(args, numbers)
+        if at == _COUNT:
+            at = self._of_graph(args, numbers)
+        if at != self._last:
+            self._last = at
+            bump("form_switches")
+        return at
+
+    def _of_sizes(self, args: Sequence[Any], numbers: Numbers) -> int:
+        """The form for graphs of these sizes; _COUNT if sizes alone do not decide.
+
+        They decide where nothing is counted, and where no graph of these sizes takes so long that another form could
+        gain enough."""
+        rows = self._source.rows.known(numbers)
+        if self._source.rows.counts:
+            most = self._source.rows.most(rows)
+            if most is None or any(form.cost.seconds({**rows, **most}) > SLACK for form in self._forms):
+                at = _COUNT
+            else:
+                at = self._cheapest({**rows, **most})
+        else:
+            at = self._decided(args, rows)
+        if len(self._by_sizes) >= _MAX_SIZES:
+            self._by_sizes.clear()
+        self._by_sizes[numbers] = at
+        return at
+
+    def _of_graph(self, args: Sequence[Any], numbers: Numbers) -> int:
+        """The form for the graph whose index tensors are among the arguments."""
+        tensors = tuple(t for at in self._source.rows.read if isinstance(t := args[at], Tensor))
+        key: Key = (numbers, *map(place, tensors))
+        found = self._by_graph.get(key, tensors)
+        self._calls += 1
+        if found is not None and found != _SEEN:
+            return found
+        versions = versions_of(tensors)
+        if versions is None:  # an edit of an inference tensor could not be noticed
+            return self._last
+        if found is None and self._calls <= _CALLS_A_COUNT:
+            self._by_graph.put(key, tensors, versions, _SEEN, ())
+            return self._last
+        self._calls = 0
+        at = self._decided(args, self._source.rows.counted(args, self._source.rows.known(numbers)))
+        self._by_graph.put(key, tensors, versions, at, ())
+        return at
+
+    def _decided(self, args: Sequence[Any], rows: Rows) -> int:
+        """The form for a graph of these rows, which is made if there is none yet that suits it."""
+        with self._lock, torch._C.DisableTorchFunction(), torch.no_grad():
+            at = self._cheapest(rows)
+            if self._may_gain(at, rows):
+                self._searched.add(self._bucket(rows))
+                at = self._searched_for(args, rows, at)
+            if collecting():
+                record_forms(forms_note(self._about, self._forms, rows, at, self._words, made=True))
+        return at
+
+    def _cheapest(self, rows: Rows) -> int:
+        usable = [at for at, form in enumerate(self._forms) if not form.refused]
+        return min(usable, key=lambda at: self._forms[at].cost.seconds(rows))
+
+    def _may_gain(self, at: int, rows: Rows) -> bool:
+        """Whether the program may have a form that suits a graph of these rows better than form `at`: a choice of that
+        form would be made otherwise, or what was counted differs from that of all graphs before."""
+        if len(self._forms) >= MAX_FORMS or len(self._searched) >= _MAX_SEARCHES:
+            return False
+        cost, bucket = self._forms[at].cost, self._bucket(rows)
+        if bucket in self._searched or cost.seconds(rows) <= SLACK:
+            return False
+        return bool(self._source.rows.counts) or cost.is_wrong(rows)
+
+    def _bucket(self, rows: Rows) -> Bucket:
+        """What is counted, for each row that there could be, to a factor of two. If nothing is, sizes to a factor of
+        two."""
+        most = self._source.rows.most(rows)
+        if most:
+            return tuple((s.name, round(math.log2((1 + n) / (1 + rows.get(s, n))))) for s, n in most.items())
+        return tuple((s.name, round(math.log2(1 + n))) for s, n in sorted(rows.items(), key=lambda item: item[0].name))
+
+    # -------------------------------------------------------- another form
+
+    def _searched_for(self, args: Sequence[Any], rows: Rows, best: int) -> int:
+        """The form that the compiler chooses for a graph of these rows, if it is better than form `best`."""
+        at_hand = GraphAtHand(dict(zip(self._source.rows.names, args, strict=True)))
+        at_hand.rows = {space: n for space, n in rows.items() if space != UNIT}
+        form: Form | None = None
+        try:
+            with uncollected():
+                halves = self._source.halves(rows, at_hand)
+                form = Form(FormCost.of(halves), rows)
+                known = any(other.cost.digest == form.cost.digest for other in self._forms)
+                gain = self._forms[best].cost.seconds(rows) - form.cost.seconds(rows)
+                if known or gain <= SLACK:
+                    return best
+                made = build(halves)
+                run = LaterForm(halves, made, len(self._source.rows.names), self._half.pinned, self._half.slots)
+        except Exception as error:
+            if interrupt_in(error) is not None:
+                raise
+            self._refuse(form, error)
+            return best
+        bump("forms_made")
+        _log.info("%s: another form of it is compiled, which gains %.1f ms by the cost model", self._about, 1e3 * gain)
+        self._words = {**halves.glossary.spaces, **self._words}
+        self._add(form, run)
+        return len(self._forms) - 1
+
+    def _add(self, form: Form, run: LaterForm | None) -> None:
+        self._runs.append(run)
+        self._forms.append(form)
+        self._by_sizes.clear()
+        self._by_graph.clear()
+
+    def _refuse(self, form: Form | None, error: Exception) -> None:
+        """Count and report a form that could not be made."""
+        bump("forms_refused")
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        _log.debug("a form of %s could not be made", self._about, exc_info=error)
+        warn_once(
+            f"graphweave: {self._about} keeps the form that it has, since another one, which the cost model prefers for"
+            f" this graph, could not be made: {why}. The results are right; please report it, with"
+            " GRAPHWEAVE_LOGS=+frontends for the traceback."
+        )
+        if form is not None:
+            form.refused = why
+            self._add(form, None)
