@@ -13,11 +13,13 @@ from graphweave.frontends.halves.forms import Forms
 
 
 def forms_of(what: CapturedGraph, first: Halves) -> Forms | None:
-    """What makes them; None if no choice by cost depends on a graph. `first` is the form for the graph at hand."""
-    cost, at_hand = FormCost.of(first), what.at_hand
-    if not cost.turns and not at_hand.counts:
+    """What makes them; None if no choice by cost depends on a graph, or if tangents are not the last arguments. `first`
+    is the form for the graph at hand."""
+    cost, at_hand, tangents = FormCost.of(first), what.at_hand, what.request.facts.tangents
+    placeholders = [n.name for n in what.module.graph.find_nodes(op="placeholder")]
+    names = placeholders[: len(placeholders) - len(tangents)]
+    if not (cost.turns or at_hand.counts) or not tangents.isdisjoint(names):
         return None
-    names = [n.name for n in what.module.graph.find_nodes(op="placeholder") if n.name not in what.request.facts.tangents]
     rows = {UNIT: 1, **at_hand.rows, **at_hand.counted}
     source = FormSource(what.request, CallRows.of(what.imported, names, at_hand.counts), what.imported.drawn)
     if collecting():

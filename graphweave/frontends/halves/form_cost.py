@@ -11,7 +11,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import statistics_of
 from graphweave.compiler.request import Halves
 from graphweave.core.types import UNIT, Space
-from graphweave.frontends.halves.choices import SLACK
+from graphweave.frontends.halves.choices import gains_enough
 from graphweave.ir.message.fingerprint import program_fingerprint
 
 Slopes: TypeAlias = tuple[tuple[Space, float], ...]
@@ -50,7 +50,7 @@ class FormCost:
 
     def is_wrong(self, rows: Rows) -> bool:
         """Whether a choice would be made otherwise in a graph of these rows."""
-        return any(value(turn, rows) > SLACK for turn in self.turns)
+        return any(gains_enough(value(turn, rows)) for turn in self.turns)
 
 
 def _on_parts(slopes: Iterable[tuple[Space, float]], parts: Mapping[Space, tuple[Space, ...]]) -> Slopes:

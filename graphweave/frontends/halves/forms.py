@@ -29,7 +29,7 @@ from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.frontends.halves.autograd_function import Gradients
 from graphweave.frontends.halves.call_rows import Numbers
-from graphweave.frontends.halves.choices import SLACK
+from graphweave.frontends.halves.choices import gains_enough
 from graphweave.frontends.halves.form_cost import FormCost, Rows
 from graphweave.frontends.halves.form_source import Form, FormSource, forms_note
 from graphweave.frontends.halves.handover import Handed
@@ -59,10 +59,9 @@ Bucket: TypeAlias = tuple[tuple[str, int], ...]
 
 @dataclass(slots=True)
 class _Handed:
-    """The halves that were handed over: the forward, the numbers that it saves behind its tensors, the names of the
-    backward's arguments, and how many of them are tangents."""
+    """The halves that were handed over: the numbers that the forward saves behind its tensors, the names of the
+    backward's arguments, how many of them are tangents, and in which slots values must be saved (`LaterForm`)."""
 
-    forward: Handed | None = None
     numbers: int = 0
     names: tuple[str, ...] = ()
     tangents: int = 0
@@ -120,7 +119,8 @@ class Forms:
 
     def forward(self, half: Handed, numbers: int) -> Boxed:
         """The forward as AOTAutograd calls it; `numbers` are those among its last results."""
-        self._half.forward, self._half.numbers = half, numbers
+        assert half.names == self._source.rows.names, "the arguments are those of the captured graph"
+        self._half.numbers = numbers
         own, count = half.boxed(), self._source.num_forward
         gives = half.gives[:count]
         given = half.gives[len(half.gives) - numbers :]
@@ -183,7 +183,7 @@ class Forms:
         rows = self._source.rows.known(numbers)
         if self._source.rows.counts:
             most = self._source.rows.most(rows)
-            if most is None or any(form.cost.seconds({**rows, **most}) > SLACK for form in self._forms):
+            if most is None or any(gains_enough(form.cost.seconds({**rows, **most})) for form in self._forms):
                 at = _COUNT
             else:
                 at = self._cheapest({**rows, **most})
@@ -234,7 +234,7 @@ class Forms:
         if len(self._forms) >= MAX_FORMS or len(self._searched) >= _MAX_SEARCHES:
             return False
         cost, bucket = self._forms[at].cost, self._bucket(rows)
-        if bucket in self._searched or cost.seconds(rows) <= SLACK:
+        if bucket in self._searched or not gains_enough(cost.seconds(rows)):
             return False
         return bool(self._source.rows.counts) or cost.is_wrong(rows)
 
@@ -259,7 +259,7 @@ class Forms:
                 form = Form(FormCost.of(halves), rows)
                 known = any(other.cost.digest == form.cost.digest for other in self._forms)
                 gain = self._forms[best].cost.seconds(rows) - form.cost.seconds(rows)
-                if known or gain <= SLACK:
+                if known or not gains_enough(gain):
                     return best
                 made = build(halves)
                 run = LaterForm(halves, made, len(self._source.rows.names), self._half.pinned, self._half.slots)
