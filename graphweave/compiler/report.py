@@ -270,10 +270,12 @@ class FormNote:
 
 @dataclass(frozen=True, slots=True)
 class FormsNote:
-    """A decision at run time: the forms of the function `about`, of which the graph at hand has taken one."""
+    """A decision at run time: the forms of the function `about`, of which the graph at hand has taken one, for its
+    price or for what was measured (`why`)."""
 
     about: str
     forms: tuple[FormNote, ...]
+    why: str = ""
 
 
 @dataclass(slots=True)

@@ -102,7 +102,7 @@ def summary(report: Explained) -> list[Row]:
     for budget in report.budgets:
         rows += _budgeted(budget)
     for decision in report.forms:
-        rows += [Row("forms", _form(form)) for form in decision.forms if len(decision.forms) > 1]
+        rows += [Row("forms", _form(form, decision.why)) for form in decision.forms if len(decision.forms) > 1]
     rows += _kernels(report.graphs)
     rows += _left(report.graphs)
     rows += [Row("left as it is", f"{graph}: nothing in it gains by being compiled") for graph in report.left]
@@ -208,12 +208,13 @@ def _budgeted(note: MemoryBudgetNote) -> Iterator[Row]:
         yield Row("memory", f"{note.choice}: {saved}, {1e3 * note.slower:.3g} ms faster by the cost model")
 
 
-def _form(note: FormNote) -> str:
+def _form(note: FormNote, why: str) -> str:
     """The price of a form for the graph at hand, and what became of it or which graphs would take it."""
     if note.refused:
         return f"{note.name}: could not be made ({note.refused})"
     suits = ", ".join(f"{n:,} {words}" for words, n in note.suits)
-    told = "taken" if note.taken else f"made for {suits}" if note.made else f"for graphs with {suits}"
+    taken = f"taken, since {why}" if why else "taken"
+    told = taken if note.taken else f"made for {suits}" if note.made else f"for graphs with {suits}"
     return f"{note.name}: {1e3 * note.seconds:.3g} ms a call by the cost model, {told}"
 
 

@@ -9,11 +9,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import ancestors
 from graphweave.core.sizes import Size, Symbol, leaves, number
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.calls.captured_sizes import expression, unbacked
 from graphweave.frontends.importing.importer import Imported
 from graphweave.frontends.importing.measure import RowCount
+from graphweave.ir.message import nodes as ir
 
 Numbers: TypeAlias = tuple[int, ...]
 """The values of a call's symbolic sizes, in the order of `CallRows.symbols`."""
@@ -23,12 +26,13 @@ Numbers: TypeAlias = tuple[int, ...]
 class CallRows:
     """`names` are those of the arguments. `symbols` says for each symbolic size which argument has it, and in which dim
     (None: the argument is the number). `sizes` are the rows of spaces that are known before a call, and `counts` says
-    how to count those that data decides."""
+    how to count those that data decides. `indices` are the arguments from which maps are made."""
 
     names: tuple[str, ...]
     symbols: tuple[tuple[Symbol, int, int | None], ...]
     sizes: tuple[tuple[Space, Size], ...]
     counts: tuple[tuple[Space, RowCount], ...]
+    indices: tuple[str, ...]
 
     @staticmethod
     def of(imported: Imported, names: Sequence[str], counts: Mapping[Space, RowCount]) -> CallRows:
@@ -45,12 +49,11 @@ class CallRows:
         sizes = tuple((s, n) for s, n in known.items() if all(part in places for part in leaves(n)))
         used = dict.fromkeys(part for _, n in sizes for part in leaves(n) if isinstance(part, Symbol))
         symbols = tuple((symbol, *places[symbol]) for symbol in used)
-        return CallRows(tuple(names), symbols, sizes, tuple(counts.items()))
+        return CallRows(tuple(names), symbols, sizes, tuple(counts.items()), _indices(imported.program))
 
-    @property
-    def read(self) -> tuple[int, ...]:
-        """The positions of the arguments that are read to count rows."""
-        names = {name for _, count in self.counts for name in count.names}
+    def read(self, *, indices: bool) -> tuple[int, ...]:
+        """The positions of the arguments that are read to count rows, and of all `indices` where these are measured."""
+        names = {name for _, count in self.counts for name in count.names}.union(self.indices if indices else ())
         return tuple(at for at, name in enumerate(self.names) if name in names)
 
     def numbers(self, args: Sequence[Any]) -> Numbers:
@@ -76,3 +79,10 @@ class CallRows:
             if (n := count.rows(values, rows)) is not None:
                 rows[space] = n
         return rows
+
+
+def _indices(program: ir.Program) -> tuple[str, ...]:
+    """The inputs from which the maps of a program are made that depend on the graph alone."""
+    only = Facts(program).flow.graph_only
+    needed = ancestors(program, [n.index for n in program.nodes if isinstance(n, ir.MapOf) and n.index in only])
+    return tuple(n.name for r in sorted(needed) if isinstance(n := program.nodes[r], ir.Input))

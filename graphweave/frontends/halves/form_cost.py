@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,6 +10,7 @@ from graphweave.analysis.cost import cost
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import statistics_of
 from graphweave.compiler.request import Halves
+from graphweave.core.schedule import Schedule
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.halves.choices import gains_enough
 from graphweave.ir.message.fingerprint import program_fingerprint
@@ -23,7 +24,7 @@ Rows: TypeAlias = Mapping[Space, int]
 class FormCost:
     """`price` gives the seconds of a call of the form. Each of `turns` belongs to a choice by which it was made, and
     gives the seconds by which the other answer would be better. `rules` are those that were taken, and `digest` is
-    equal for equal programs."""
+    equal for equal programs under equal schedules."""
 
     digest: str
     rules: frozenset[str]
@@ -31,7 +32,7 @@ class FormCost:
     turns: tuple[Slopes, ...]
 
     @staticmethod
-    def of(halves: Halves) -> FormCost:
+    def of(halves: Halves, schedules: Sequence[Schedule] = ()) -> FormCost:
         facts, program, steps = halves.request.facts, halves.program, halves.joint.steps
         keep = [halves.joint.where[r] for r in facts.keep]
         spent = cost(Facts(program), facts.tangents_of(program), keep, joins=facts.options.row_products).per_row()
@@ -41,7 +42,7 @@ class FormCost:
         )
         rules = frozenset(rule for step in steps if step.taken for rule in step.rules)
         return FormCost(
-            program_fingerprint(program), rules, _on_parts(spent.items(), parts),
+            " ".join([program_fingerprint(program), *map(str, schedules)]), rules, _on_parts(spent.items(), parts),
             tuple(turn for turn in turns if any(d > 0 for _, d in turn)),
         )  # fmt: skip
 

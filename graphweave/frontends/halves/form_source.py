@@ -44,7 +44,7 @@ class FormSource:
         facts = replace(request.facts, measure=None, choose_order=None, known=None)
         self._request: Request | bytes = replace(request, facts=facts)
         self.rows, self.drawn = rows, drawn
-        self.num_forward = request.num_forward
+        self.num_forward, self.spaces = request.num_forward, request.program.spaces
 
     @property
     def request(self) -> Request:
@@ -57,16 +57,16 @@ class FormSource:
         """The request as bytes, which are read once a form is made. The road follows from the user's choices."""
         without: Any = {"road": None}
         content = pickle.dumps(replace(self.request, **without), pickle.HIGHEST_PROTOCOL)
-        return content, self.rows, self.drawn, self.num_forward
+        return content, self.rows, self.drawn, self.num_forward, self.spaces
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._request, self.rows, self.drawn, self.num_forward = state
+        self._request, self.rows, self.drawn, self.num_forward, self.spaces = state
 
-    def halves(self, rows: Rows, measure: Measure) -> Halves:
-        """The program in the form that the compiler chooses for a graph of these rows."""
+    def request_for(self, rows: Rows, measure: Measure) -> Request:
+        """The request for the form that the compiler chooses for a graph of these rows."""
         counted = {space: n for space, n in rows.items() if space != UNIT}
         facts = replace(self.request.facts, statistics=statistics_of(counted), measure=measure)
-        return compile(replace(self.request, facts=facts))
+        return replace(self.request, facts=facts)
 
     def candidates(self, first: Halves, rows: Rows, measure: Measure) -> tuple[list[Form], dict[Space, str]]:
         """The form of `first`, made for a graph of these rows, and those that graphs of other statistics would have;
@@ -75,7 +75,7 @@ class FormSource:
         found, words = [Form(cost, rows)], dict(first.glossary.spaces)
         for supposed in _supposed(self.rows, cost, rows):
             with uncollected():
-                halves = self.halves({**rows, **supposed}, _Supposed(measure, supposed))
+                halves = compile(self.request_for({**rows, **supposed}, _Supposed(measure, supposed)))
             form = Form(FormCost.of(halves), supposed)
             words = {**halves.glossary.spaces, **words}
             if all(form.cost.digest != other.cost.digest for other in found):
@@ -119,9 +119,10 @@ def _turned(turn: Slopes, rows: Rows, given: set[Space]) -> dict[Space, int]:
 
 
 def forms_note(
-    about: str, forms: Sequence[Form], rows: Rows, taken: int, words: Mapping[Space, str], made: bool
+    about: str, forms: Sequence[Form], rows: Rows, taken: int, words: Mapping[Space, str], *, made: bool, why: str = ""
 ) -> FormsNote:
-    """The forms with their prices for a graph of these rows, in the user's words."""
+    """The forms with their prices for a graph of these rows, in the user's words. `why` one was taken, if not for its
+    price."""
     return FormsNote(about, tuple(
         FormNote(
             name, form.cost.seconds(rows), at == taken, made,
@@ -129,7 +130,7 @@ def forms_note(
             form.refused,
         )
         for at, (name, form) in enumerate(zip(_names(forms), forms, strict=True))
-    ))  # fmt: skip
+    ), why)  # fmt: skip
 
 
 def _names(forms: Sequence[Form]) -> list[str]:

@@ -17,14 +17,17 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from graphweave.compiler.compile import compile
 from graphweave.compiler.report import collecting, record_forms, uncollected
+from graphweave.compiler.request import Request
 from graphweave.core import locks
 from graphweave.core.boxed import Boxed, boxed
 from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger, warn_once
+from graphweave.core.schedule import Schedule
 from graphweave.core.settings import settings
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import Space
 from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.frontends.halves.autograd_function import Gradients
@@ -34,6 +37,7 @@ from graphweave.frontends.halves.form_cost import FormCost, Rows
 from graphweave.frontends.halves.form_source import Form, FormSource, forms_note
 from graphweave.frontends.halves.handover import Handed
 from graphweave.frontends.halves.later_form import LaterForm
+from graphweave.frontends.halves.verdicts import Judge
 from graphweave.frontends.importing.measure import GraphAtHand
 from graphweave.ir.message import nodes as ir
 from graphweave.runtime.tracked import Key, TrackedCache, place, versions_of
@@ -77,21 +81,26 @@ class Forms:
     """The forms of one compiled function, and the decisions of its graphs. `about` names the function in messages."""
 
     def __init__(
-        self, about: str, source: FormSource, first: FormCost, rows: Rows, words: Mapping[Space, str]
+        self, about: str, source: FormSource, first: FormCost, rows: Rows, words: Mapping[Space, str],
+        judge: Judge | None = None, bucket: str = "",
     ) -> None:  # fmt: skip
-        """`first` is the cost of the form that is handed over, and `rows` those of the graph for which it was made.
-        `words` are the user's for spaces."""
-        self._about, self._source = about, source
+        """`first` is the cost of the form that is handed over, and `rows` and the judge's `bucket` are those of the
+        graph for which it was made. `words` are the user's for spaces."""
+        self._about, self._source, self._judge = about, source, judge
         self._first = Form(first, dict(rows))
         self._words: Mapping[Space, str] = words
         self._begin()
+        self._verdicts[bucket] = 0, ""
 
     def _begin(self) -> None:
         self._forms = [self._first]
         self._runs: list[LaterForm | None] = [None]
         """What runs each form; None for the one that was handed over, and for those that could not be made."""
         self._half = _Handed()
-        self._searched = {self._bucket(self._first.suits)}
+        self._searched = {self._shares(self._first.suits), self._sizes(self._first.suits)}
+        self._verdicts: dict[str, tuple[int, str] | None] = {}
+        """The form and the reason for each bucket of the judge's; None where nothing was measured."""
+        self._read = self._source.rows.read(indices=self._judge is not None)
         self._by_sizes: dict[Numbers, int] = {}
         self._by_graph: TrackedCache[int] = TrackedCache(lambda: settings().format_bytes)
         self._lock = locks.reentrant_lock()
@@ -104,6 +113,7 @@ class Forms:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._about, self._source, self._first, self._words = state
+        self._judge = None  # what asks for measurements is not kept on disk
         self._begin()
 
     # -------------------------------------------------------- the halves
@@ -180,15 +190,14 @@ class Forms:
 
         They decide where nothing is counted, and where no graph of these sizes takes so long that another form could
         gain enough."""
-        rows = self._source.rows.known(numbers)
-        if self._source.rows.counts:
-            most = self._source.rows.most(rows)
-            if most is None or any(gains_enough(form.cost.seconds({**rows, **most})) for form in self._forms):
-                at = _COUNT
-            else:
-                at = self._cheapest({**rows, **most})
-        else:
-            at = self._decided(args, rows)
+        at, rows = _COUNT, self._source.rows.known(numbers)
+        most = self._source.rows.most(rows)
+        if self._judge is None and most is not None:
+            rows = {**rows, **most}
+            if not self._source.rows.counts:
+                at = self._decided(args, numbers)
+            elif not any(gains_enough(form.cost.seconds(rows)) for form in self._forms):
+                at = self._cheapest(rows)
         if len(self._by_sizes) >= _MAX_SIZES:
             self._by_sizes.clear()
         self._by_sizes[numbers] = at
@@ -196,7 +205,7 @@ class Forms:
 
     def _of_graph(self, args: Sequence[Any], numbers: Numbers) -> int:
         """The form for the graph whose index tensors are among the arguments."""
-        tensors = tuple(t for at in self._source.rows.read if isinstance(t := args[at], Tensor))
+        tensors = tuple(t for at in self._read if isinstance(t := args[at], Tensor))
         key: Key = (numbers, *map(place, tensors))
         found = self._by_graph.get(key, tensors)
         self._calls += 1
@@ -209,20 +218,40 @@ class Forms:
             self._by_graph.put(key, tensors, versions, _SEEN, ())
             return self._last
         self._calls = 0
-        at = self._decided(args, self._source.rows.counted(args, self._source.rows.known(numbers)))
+        at = self._decided(args, numbers)
         self._by_graph.put(key, tensors, versions, at, ())
         return at
 
-    def _decided(self, args: Sequence[Any], rows: Rows) -> int:
-        """The form for a graph of these rows, which is made if there is none yet that suits it."""
+    def _decided(self, args: Sequence[Any], numbers: Numbers) -> int:
+        """The form for a graph, which is made if there is none yet that suits it."""
         with self._lock, torch._C.DisableTorchFunction(), torch.no_grad():
-            at = self._cheapest(rows)
-            if self._may_gain(at, rows):
-                self._searched.add(self._bucket(rows))
-                at = self._searched_for(args, rows, at)
+            rows = self._source.rows.counted(args, self._source.rows.known(numbers))
+            at_hand, why = self._at_hand(args, rows), ""
+            measured = None if self._judge is None else self._verdict(self._judge, at_hand, rows)
+            if measured is not None:
+                at, why = measured
+            else:
+                at = self._cheapest(rows)
+                if self._may_gain(at, rows):
+                    self._searched |= {self._shares(rows), self._sizes(rows)}
+                    at = self._searched_for(at_hand, rows, at)
             if collecting():
-                record_forms(forms_note(self._about, self._forms, rows, at, self._words, made=True))
+                record_forms(forms_note(self._about, self._forms, rows, at, self._words, made=True, why=why))
         return at
+
+    def _at_hand(self, args: Sequence[Any], rows: Rows) -> GraphAtHand:
+        at_hand = GraphAtHand(dict(zip(self._source.rows.names, args, strict=True)))
+        at_hand.rows = {space: rows[space] for space, _ in self._source.spaces if space in rows}
+        return at_hand
+
+    def _verdict(self, judge: Judge, at_hand: GraphAtHand, rows: Rows) -> tuple[int, str] | None:
+        """The form that was measured to be the best for such graphs, and the reason; None if nothing was measured."""
+        bucket = judge.bucket(at_hand)
+        if bucket not in self._verdicts:
+            found = judge.verdict(self._source.request_for(rows, at_hand), at_hand)
+            at = None if found is None else self._made(found.request, rows, found.schedules)
+            self._verdicts[bucket] = None if found is None or at is None else (at, found.why)
+        return self._verdicts[bucket]
 
     def _cheapest(self, rows: Rows) -> int:
         usable = [at for at, form in enumerate(self._forms) if not form.refused]
@@ -233,43 +262,52 @@ class Forms:
         form would be made otherwise, or what was counted differs from that of all graphs before."""
         if len(self._forms) >= MAX_FORMS or len(self._searched) >= _MAX_SEARCHES:
             return False
-        cost, bucket = self._forms[at].cost, self._bucket(rows)
-        if bucket in self._searched or not gains_enough(cost.seconds(rows)):
+        cost = self._forms[at].cost
+        if not gains_enough(cost.seconds(rows)):
             return False
-        return bool(self._source.rows.counts) or cost.is_wrong(rows)
+        counted = bool(self._source.rows.counts) and self._shares(rows) not in self._searched
+        return counted or (cost.is_wrong(rows) and self._sizes(rows) not in self._searched)
 
-    def _bucket(self, rows: Rows) -> Bucket:
-        """What is counted, for each row that there could be, to a factor of two. If nothing is, sizes to a factor of
-        two."""
-        most = self._source.rows.most(rows)
-        if most:
-            return tuple((s.name, round(math.log2((1 + n) / (1 + rows.get(s, n))))) for s, n in most.items())
+    def _shares(self, rows: Rows) -> Bucket:
+        """What is counted, for each row that there could be, to a factor of two."""
+        most = self._source.rows.most(rows) or {}
+        return tuple((s.name, round(math.log2((1 + rows.get(s, n)) / (1 + n)))) for s, n in most.items())
+
+    def _sizes(self, rows: Rows) -> Bucket:
+        """All rows to a factor of two."""
         return tuple((s.name, round(math.log2(1 + n))) for s, n in sorted(rows.items(), key=lambda item: item[0].name))
 
     # -------------------------------------------------------- another form
 
-    def _searched_for(self, args: Sequence[Any], rows: Rows, best: int) -> int:
+    def _searched_for(self, at_hand: GraphAtHand, rows: Rows, best: int) -> int:
         """The form that the compiler chooses for a graph of these rows, if it is better than form `best`."""
-        at_hand = GraphAtHand(dict(zip(self._source.rows.names, args, strict=True)))
-        at_hand.rows = {space: n for space, n in rows.items() if space != UNIT}
+        made = self._made(self._source.request_for(rows, at_hand), rows, than=self._forms[best].cost.seconds(rows))
+        return self._cheapest(rows) if made is not None else best
+
+    def _made(
+        self, request: Request, rows: Rows, schedules: tuple[Schedule, ...] = (), than: float = math.inf
+    ) -> int | None:  # fmt: skip
+        """The form that a request leads to, if it is enough better than one of `than` seconds; None if it is not, or
+        cannot be made."""
         form: Form | None = None
         try:
             with uncollected():
-                halves = self._source.halves(rows, at_hand)
-                form = Form(FormCost.of(halves), rows)
-                known = any(other.cost.digest == form.cost.digest for other in self._forms)
-                gain = self._forms[best].cost.seconds(rows) - form.cost.seconds(rows)
-                if known or not gains_enough(gain):
-                    return best
-                made = build(halves)
+                halves = compile(request)
+                form = Form(FormCost.of(halves, schedules), rows)
+                known = next((i for i, one in enumerate(self._forms) if one.cost.digest == form.cost.digest), None)
+                if known is not None:
+                    return None if self._forms[known].refused else known
+                if not gains_enough(than - form.cost.seconds(rows)) or len(self._forms) >= MAX_FORMS:
+                    return None
+                made = build(halves, schedules)
                 run = LaterForm(halves, made, len(self._source.rows.names), self._half.pinned, self._half.slots)
         except Exception as error:
             if interrupt_in(error) is not None:
                 raise
             self._refuse(form, error)
-            return best
+            return None
         bump("forms_made")
-        _log.info("%s: another form of it is compiled, which gains %.1f ms by the cost model", self._about, 1e3 * gain)
+        _log.info("%s: form %d of it is compiled for another graph", self._about, len(self._forms))
         self._words = {**halves.glossary.spaces, **self._words}
         self._add(form, run)
         return len(self._forms) - 1

@@ -15,12 +15,15 @@ import graphweave
 from graphweave.core.counters import counters
 from graphweave.core.errors import CompileError
 from graphweave.core.settings import override
-from graphweave.frontends.dynamo import captures_on_disk
+from graphweave.frontends.dynamo import captures_on_disk, tuned
 from graphweave.frontends.halves import choices, forms
 from graphweave.frontends.importing import measure
 from graphweave.frontends.importing.measure import RowCount, count_distinct
 from graphweave.frontends.stored import store
 from graphweave.runtime.entries import ByteStore
+from graphweave.tuning.choice import Choice, ProgramForm
+from graphweave.tuning.note import Outcome
+from graphweave.tuning.order import OrderThatPays
 from tests.programs.graphs import zoo
 from tests.support import by_default, features
 
@@ -277,3 +280,47 @@ def test_explain_prices_the_forms_for_the_graph_at_hand() -> None:
         assert min(found, key=lambda form: form.seconds).taken
     text = graphweave.explain(relational, *weights(), *graph("src")).text()
     assert "ms a call by the cost model, taken" in text
+
+
+
+
+def test_what_the_tuner_has_measured_goes_before_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph like one that was tuned takes the form that was found then, and others the cheapest."""
+    asked: list[str] = []
+
+    def stored(key: dict[str, str]) -> Outcome | None:
+        asked.append(key["graph"])
+        form = ProgramForm() if key["graph"] == asked[0] else ProgramForm(compact=False, reorder=False)
+        return Outcome(Choice(form), measured=1.0, untuned_measured=1.0, finished=True)
+
+    monkeypatch.setattr(tuned, "_stored", stored)
+    compiled = graphweave.compile(relational, options={"schedule": "tune"})
+    few, fewer = graph("src"), graph("src", EDGES // 4)
+    for each in (few, fewer, few, fewer):
+        check(compiled, relational, *weights(), *each)
+    assert len(asked) == 2, "once for each graph"
+    assert counted("compilations", "tuning_hits", "forms_made", "form_switches") == (1, 2, 1, 3)
+    monkeypatch.setattr(tuned, "_stored", lambda key: None)
+    check(compiled, relational, *weights(), *graph("dst", 2 * EDGES))
+    assert counted("compilations", "tuning_hits", "forms_refused") == (1, 2, 0)
+
+
+def test_whether_nodes_are_put_into_an_order_is_measured_for_each_kind_of_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def chosen(self: Any, *_: object) -> tuple[str | None, str]:
+        measured.append(1)
+        return (None, "near") if len(measured) == 1 else ("locality", "far")
+
+    def sums(x: Tensor, src: Tensor, dst: Tensor, w: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, dst, torch.tanh(x[src] * x[dst])) @ w
+
+    monkeypatch.setattr(OrderThatPays, "__call__", chosen)
+    compiled = graphweave.compile(sums, options={"relabel": "auto"})
+    near = torch.arange(EDGES) % (NODES - 1)
+    far = torch.randint(NODES, (2, EDGES), generator=GENERATOR)
+    x, w = weights()
+    for src, dst in ((near, near + 1), tuple(far), (near, near + 1), tuple(far)):
+        check(compiled, sums, x, src, dst, w[0])
+    assert len(measured) == 2
+    assert counted("compilations", "forms_made", "form_switches") == (1, 1, 3)
