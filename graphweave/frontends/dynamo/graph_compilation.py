@@ -197,12 +197,12 @@ class GraphCompilation:
 
     def _other_forms(self, captured: CapturedGraph, halves: Halves) -> Forms | None:
         """What makes forms for graphs of other statistics; None where all graphs have one form, and choices by cost are
-        guards: over ranks, which must all run one, where each call is checked or replayed, where kernels have the
+        guards: where the user says so, over ranks, which must all run one, where each call is checked or replayed, where kernels have the
         user's schedules, and where a step must fit into some memory."""
         asked = self._asked.choices
         scheduled = asked.schedule is not None and asked.schedule != "tune"
         fixed = asked.verify or asked.cuda_graphs or scheduled or asked.memory is not None
-        if fixed or not asked.rewrite or self._asked.ranks is not None or self._asked.taker is not None:
+        if fixed or not asked.forms or not asked.rewrite or self._asked.ranks is not None or self._asked.taker is not None:
             return None
         return forms_of(captured, halves)
 
