@@ -25,7 +25,7 @@ from graphweave.tuning.order import OrderThatPays
 
 
 def forms_of(what: CapturedGraph, first: Halves) -> Forms | None:
-    """What makes them; None if no choice by cost depends on a graph, or if tangents are not the last arguments. `first`
+    """Makes them; None if no choice by cost depends on a graph, or if tangents are not the last arguments. `first`
     is the form for the graph at hand."""
     cost, at_hand, tangents = FormCost.of(first), what.at_hand, what.request.facts.tangents
     placeholders = [n.name for n in what.module.graph.find_nodes(op="placeholder")]
@@ -44,7 +44,7 @@ def forms_of(what: CapturedGraph, first: Halves) -> Forms | None:
 
 
 def _judge(what: CapturedGraph) -> Judge | None:
-    """What measures graphs, if the user has asked for it."""
+    """Measures graphs, if the user has asked for it."""
     if what.asked.choices.tunes:
         return StoredChoices(what)
     return MeasuredOrders(what.request.program) if what.request.facts.choose_order is not None else None

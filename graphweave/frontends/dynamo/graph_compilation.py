@@ -188,21 +188,21 @@ class GraphCompilation:
         if collecting():
             record_capture(captured.note(halves))
         forms = self._other_forms(captured, halves)
-        imported = rewritten_import(
-            captured.imported, halves.joint, guarded=self._asked.ranks is None and forms is None
-        )  # fmt: skip
+        guarded = self._asked.ranks is None and forms is None
+        imported = rewritten_import(captured.imported, halves.joint, guarded=guarded)
         later = self._asked.ranks is None and captured.reference is None
         made = build(halves, schedules, must_gain=self._may_be_left, backward_later=later)
         return Made(made, imported, halves.split, captured.reference, forms)
 
     def _other_forms(self, captured: CapturedGraph, halves: Halves) -> Forms | None:
-        """What makes forms for graphs of other statistics; None where all graphs have one form, and choices by cost are
-        guards: where the user says so, over ranks, which must all run one, where each call is checked or replayed, where kernels have the
-        user's schedules, and where a step must fit into some memory."""
-        asked = self._asked.choices
-        scheduled = asked.schedule is not None and asked.schedule != "tune"
-        fixed = asked.verify or asked.cuda_graphs or scheduled or asked.memory is not None
-        if fixed or not asked.forms or not asked.rewrite or self._asked.ranks is not None or self._asked.taker is not None:
+        """Makes forms for graphs of other statistics; None where all graphs have one form, and choices by cost are
+        guards: where the user says so, over ranks, which must all run one, where each call is checked or replayed,
+        where kernels have the user's schedules, and where a step must fit into some memory."""
+        choices = self._asked.choices
+        scheduled = choices.schedule is not None and choices.schedule != "tune"
+        chosen = choices.rewrite and choices.forms and not (scheduled or choices.memory is not None)
+        once = self._asked.ranks is not None or self._asked.taker is not None
+        if once or not chosen or choices.verify or choices.cuda_graphs:
             return None
         return forms_of(captured, halves)
 

@@ -40,8 +40,9 @@ class CallRows:
         places: dict[Size, tuple[int, int | None]] = {}
         for at, ref in enumerate(imported.inputs[: len(names)]):
             value = imported.vals.get(ref)
-            dims = [(None, value)] if isinstance(value, torch.SymInt) else []
-            dims += list(enumerate(value.shape)) if isinstance(value, Tensor) else []
+            dims: list[tuple[int | None, Any]] = [(None, value)] if isinstance(value, torch.SymInt) else []
+            if isinstance(value, Tensor):
+                dims += enumerate(value.shape)
             for dim, size in dims:
                 if isinstance(size, torch.SymInt):
                     places.setdefault(expression(size), (at, dim))

@@ -1,4 +1,4 @@
-"""What the cost model says of one form of a program, for graphs of any statistics: its price, and when it is wrong."""
+"""The cost model's judgement of one form of a program, for graphs of any statistics."""
 
 from __future__ import annotations
 
@@ -41,10 +41,8 @@ class FormCost:
             _on_parts(((s, -d if step.taken else d) for s, d in step.per_row), parts) for step in steps
         )
         rules = frozenset(rule for step in steps if step.taken for rule in step.rules)
-        return FormCost(
-            " ".join([program_fingerprint(program), *map(str, schedules)]), rules, _on_parts(spent.items(), parts),
-            tuple(turn for turn in turns if any(d > 0 for _, d in turn)),
-        )  # fmt: skip
+        digest, price = " ".join([program_fingerprint(program), *map(str, schedules)]), _on_parts(spent.items(), parts)
+        return FormCost(digest, rules, price, tuple(turn for turn in turns if any(d > 0 for _, d in turn)))
 
     def seconds(self, rows: Rows) -> float:
         return value(self.price, rows)

@@ -12,7 +12,7 @@ from graphweave.analysis.statistics import statistics_of
 from graphweave.compiler.compile import compile
 from graphweave.compiler.report import FormNote, FormsNote, uncollected
 from graphweave.compiler.request import Halves, Request
-from graphweave.compiler.road import ROAD
+from graphweave.compiler.road import ROAD, Road
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.halves.call_rows import CallRows
 from graphweave.frontends.halves.choices import SLACK
@@ -27,7 +27,7 @@ _MAX_SUPPOSED = 4
 
 
 @dataclass(slots=True)
-class Form:
+class PricedForm:
     """A form of a function's program. `suits` has the rows of the graph for which it was made; those that could not be
     made say why (`refused`)."""
 
@@ -48,15 +48,15 @@ class FormSource:
 
     @property
     def request(self) -> Request:
-        if isinstance(self._request, bytes):
-            request = pickle.loads(self._request)
-            self._request = replace(request, road=ROAD.without(request.facts.choices.left_out))
-        return self._request
+        request = self._request
+        if isinstance(request, bytes):
+            read: Request = pickle.loads(request)
+            request = self._request = replace(read, road=ROAD.without(read.facts.choices.left_out))
+        return request
 
     def __getstate__(self) -> tuple[object, ...]:
         """The request as bytes, which are read once a form is made. The road follows from the user's choices."""
-        without: Any = {"road": None}
-        content = pickle.dumps(replace(self.request, **without), pickle.HIGHEST_PROTOCOL)
+        content = pickle.dumps(replace(self.request, road=Road((), (), (), ())), pickle.HIGHEST_PROTOCOL)
         return content, self.rows, self.drawn, self.num_forward, self.spaces
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -68,15 +68,15 @@ class FormSource:
         facts = replace(self.request.facts, statistics=statistics_of(counted), measure=measure)
         return replace(self.request, facts=facts)
 
-    def candidates(self, first: Halves, rows: Rows, measure: Measure) -> tuple[list[Form], dict[Space, str]]:
+    def candidates(self, first: Halves, rows: Rows, measure: Measure) -> tuple[list[PricedForm], dict[Space, str]]:
         """The form of `first`, made for a graph of these rows, and those that graphs of other statistics would have;
         and words for their spaces."""
         cost = FormCost.of(first)
-        found, words = [Form(cost, rows)], dict(first.glossary.spaces)
+        found, words = [PricedForm(cost, rows)], dict(first.glossary.spaces)
         for supposed in _supposed(self.rows, cost, rows):
             with uncollected():
                 halves = compile(self.request_for({**rows, **supposed}, _Supposed(measure, supposed)))
-            form = Form(FormCost.of(halves), supposed)
+            form = PricedForm(FormCost.of(halves), supposed)
             words = {**halves.glossary.spaces, **words}
             if all(form.cost.digest != other.cost.digest for other in found):
                 found.append(form)
@@ -119,21 +119,25 @@ def _turned(turn: Slopes, rows: Rows, given: set[Space]) -> dict[Space, int]:
 
 
 def forms_note(
-    about: str, forms: Sequence[Form], rows: Rows, taken: int, words: Mapping[Space, str], *, made: bool, why: str = ""
+    about: str,
+    forms: Sequence[PricedForm],
+    rows: Rows,
+    taken: int,
+    words: Mapping[Space, str],
+    *,
+    made: bool,
+    why: str = "",
 ) -> FormsNote:
     """The forms with their prices for a graph of these rows, in the user's words. `why` one was taken, if not for its
     price."""
-    return FormsNote(about, tuple(
-        FormNote(
-            name, form.cost.seconds(rows), at == taken, made,
-            tuple((words.get(s, s.name), n) for s, n in form.suits.items() if rows.get(s) != n and s != UNIT),
-            form.refused,
-        )
-        for at, (name, form) in enumerate(zip(_names(forms), forms, strict=True))
-    ), why)  # fmt: skip
+    notes = []
+    for at, (name, form) in enumerate(zip(_names(forms), forms, strict=True)):
+        suits = [(words.get(s, s.name), n) for s, n in form.suits.items() if rows.get(s) != n and s != UNIT]
+        notes.append(FormNote(name, form.cost.seconds(rows), at == taken, made, tuple(suits), form.refused))
+    return FormsNote(about, tuple(notes), why)
 
 
-def _names(forms: Sequence[Form]) -> list[str]:
+def _names(forms: Sequence[PricedForm]) -> list[str]:
     """A name for each form: the rules that it takes and that not all others take, or those that it alone leaves out."""
     rules = [form.cost.rules for form in forms]
     common, every = frozenset.intersection(*rules), frozenset.union(*rules)

@@ -34,7 +34,7 @@ from graphweave.frontends.halves.autograd_function import Gradients
 from graphweave.frontends.halves.call_rows import Numbers
 from graphweave.frontends.halves.choices import gains_enough
 from graphweave.frontends.halves.form_cost import FormCost, Rows
-from graphweave.frontends.halves.form_source import Form, FormSource, forms_note
+from graphweave.frontends.halves.form_source import FormSource, PricedForm, forms_note
 from graphweave.frontends.halves.handover import Handed
 from graphweave.frontends.halves.later_form import LaterForm
 from graphweave.frontends.halves.verdicts import Judge
@@ -87,7 +87,7 @@ class Forms:
         """`first` is the cost of the form that is handed over, and `rows` and the judge's `bucket` are those of the
         graph for which it was made. `words` are the user's for spaces."""
         self._about, self._source, self._judge = about, source, judge
-        self._first = Form(first, dict(rows))
+        self._first = PricedForm(first, dict(rows))
         self._words: Mapping[Space, str] = words
         self._begin()
         self._verdicts[bucket] = 0, ""
@@ -95,7 +95,7 @@ class Forms:
     def _begin(self) -> None:
         self._forms = [self._first]
         self._runs: list[LaterForm | None] = [None]
-        """What runs each form; None for the one that was handed over, and for those that could not be made."""
+        """The halves of each form; None for the one that was handed over, and for those that could not be made."""
         self._half = _Handed()
         self._searched = {self._shares(self._first.suits), self._sizes(self._first.suits)}
         self._verdicts: dict[str, tuple[int, str] | None] = {}
@@ -121,7 +121,7 @@ class Forms:
     def inference(self, executable: Executable) -> Boxed:
         """The executable of an inference as a function that AOTAutograd may call."""
 
-        def run(args: list[Any]) -> list[Any]:
+        def run(args: list[object]) -> list[object]:
             form = self._runs[self._taken(args)]
             return executable(args) if form is None else form.infer(args)
 
@@ -135,7 +135,7 @@ class Forms:
         gives = half.gives[:count]
         given = half.gives[len(half.gives) - numbers :]
 
-        def run(args: list[Any]) -> list[Any]:
+        def run(args: list[object]) -> list[object]:
             at = self._taken(args)
             form = self._runs[at]
             if form is None:
@@ -157,11 +157,13 @@ class Forms:
         gradients.count_from_the_end()
         own, count = half.boxed(), len(half.names)
 
-        def run(args: list[Any]) -> list[Any]:
+        def run(args: list[object]) -> list[object]:
             if len(args) == count:
                 return own(args)
             end = len(args) - tangents
-            name, *saved = args[end - 1].tolist()
+            told = args[end - 1]
+            assert isinstance(told, Tensor)
+            name, *saved = told.tolist()
             form = self._runs[int(name)]
             assert form is not None, "the form that was handed over saves as many values as there are slots"
             results = form.backward(args, first, end, saved)
@@ -172,7 +174,7 @@ class Forms:
 
     # -------------------------------------------------------- the decision
 
-    def _taken(self, args: list[Any]) -> int:
+    def _taken(self, args: Sequence[object]) -> int:
         """The number of the form for the graph of these arguments."""
         numbers = self._source.rows.numbers(args)
         at = self._by_sizes.get(numbers)
@@ -185,7 +187,7 @@ class Forms:
             bump("form_switches")
         return at
 
-    def _of_sizes(self, args: Sequence[Any], numbers: Numbers) -> int:
+    def _of_sizes(self, args: Sequence[object], numbers: Numbers) -> int:
         """The form for graphs of these sizes; _COUNT if sizes alone do not decide.
 
         They decide where nothing is counted, and where no graph of these sizes takes so long that another form could
@@ -193,7 +195,7 @@ class Forms:
         at, rows = _COUNT, self._source.rows.known(numbers)
         most = self._source.rows.most(rows)
         if self._judge is None and most is not None:
-            rows = {**rows, **most}
+            rows |= most
             if not self._source.rows.counts:
                 at = self._decided(args, numbers)
             elif not any(gains_enough(form.cost.seconds(rows)) for form in self._forms):
@@ -203,7 +205,7 @@ class Forms:
         self._by_sizes[numbers] = at
         return at
 
-    def _of_graph(self, args: Sequence[Any], numbers: Numbers) -> int:
+    def _of_graph(self, args: Sequence[object], numbers: Numbers) -> int:
         """The form for the graph whose index tensors are among the arguments."""
         tensors = tuple(t for at in self._read if isinstance(t := args[at], Tensor))
         key: Key = (numbers, *map(place, tensors))
@@ -222,7 +224,7 @@ class Forms:
         self._by_graph.put(key, tensors, versions, at, ())
         return at
 
-    def _decided(self, args: Sequence[Any], numbers: Numbers) -> int:
+    def _decided(self, args: Sequence[object], numbers: Numbers) -> int:
         """The form for a graph, which is made if there is none yet that suits it."""
         with self._lock, torch._C.DisableTorchFunction(), torch.no_grad():
             rows = self._source.rows.counted(args, self._source.rows.known(numbers))
@@ -239,7 +241,7 @@ class Forms:
                 record_forms(forms_note(self._about, self._forms, rows, at, self._words, made=True, why=why))
         return at
 
-    def _at_hand(self, args: Sequence[Any], rows: Rows) -> GraphAtHand:
+    def _at_hand(self, args: Sequence[object], rows: Rows) -> GraphAtHand:
         at_hand = GraphAtHand(dict(zip(self._source.rows.names, args, strict=True)))
         at_hand.rows = {space: rows[space] for space, _ in self._source.spaces if space in rows}
         return at_hand
@@ -269,7 +271,7 @@ class Forms:
         return counted or (cost.is_wrong(rows) and self._sizes(rows) not in self._searched)
 
     def _shares(self, rows: Rows) -> Bucket:
-        """What is counted, for each row that there could be, to a factor of two."""
+        """The rows that are counted, for each row that there could be, to a factor of two."""
         most = self._source.rows.most(rows) or {}
         return tuple((s.name, round(math.log2((1 + rows.get(s, n)) / (1 + n)))) for s, n in most.items())
 
@@ -286,14 +288,14 @@ class Forms:
 
     def _made(
         self, request: Request, rows: Rows, schedules: tuple[Schedule, ...] = (), than: float = math.inf
-    ) -> int | None:  # fmt: skip
+    ) -> int | None:
         """The form that a request leads to, if it is enough better than one of `than` seconds; None if it is not, or
         cannot be made."""
-        form: Form | None = None
+        form: PricedForm | None = None
         try:
             with uncollected():
                 halves = compile(request)
-                form = Form(FormCost.of(halves, schedules), rows)
+                form = PricedForm(FormCost.of(halves, schedules), rows)
                 known = next((i for i, one in enumerate(self._forms) if one.cost.digest == form.cost.digest), None)
                 if known is not None:
                     return None if self._forms[known].refused else known
@@ -312,13 +314,13 @@ class Forms:
         self._add(form, run)
         return len(self._forms) - 1
 
-    def _add(self, form: Form, run: LaterForm | None) -> None:
+    def _add(self, form: PricedForm, run: LaterForm | None) -> None:
         self._runs.append(run)
         self._forms.append(form)
         self._by_sizes.clear()
         self._by_graph.clear()
 
-    def _refuse(self, form: Form | None, error: Exception) -> None:
+    def _refuse(self, form: PricedForm | None, error: Exception) -> None:
         """Count and report a form that could not be made."""
         bump("forms_refused")
         why = " ".join(f"{type(error).__name__}: {error}".split())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -216,7 +216,7 @@ _OF_SYMBOLS: dict[SizeOp, Callable[..., Any]] = {
 """Functions of sizes that take PyTorch's symbolic numbers."""
 
 
-def input_refs(executable: Executable, where: dict[ir.Ref, ir.Ref]) -> list[ir.Ref]:
+def input_refs(executable: Executable, where: Mapping[ir.Ref, ir.Ref]) -> list[ir.Ref]:
     """The inputs of an executable, in its order, as positions of the joint program."""
     back = {new: old for old, new in where.items()}
     plan = executable.plan

@@ -9,8 +9,7 @@ checks of versions, `retain_graph` and checkpoints are PyTorch's for all forms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -50,17 +49,17 @@ class LaterForm:
         takes = input_refs(made[1], cut.backward.where)
         self._back = [(True, tangents[r]) if r in tangents else (False, position[r]) for r in takes]
         """For each argument of the backward whether it is a tangent, and its position among these or what is saved."""
-        self._kinds: list[type | None] = []
+        self._kinds: list[Callable[[float], object] | None] = []
         """For each saved value None if it is a tensor, or else its type; known once a forward has run."""
         self._order: list[int] = []
         """The slot of each saved tensor."""
 
-    def infer(self, args: list[Any]) -> list[Any]:
+    def infer(self, args: list[object]) -> list[object]:
         taken = [args[at] for at in self._takes]
         args.clear()
         return self._ahead(taken)
 
-    def forward(self, args: list[Any], name: int) -> tuple[list[Any], list[Tensor]]:
+    def forward(self, args: list[object], name: int) -> tuple[list[object], list[Tensor]]:
         """The results, and the tensors to save, of which the last holds `name`."""
         taken = [args[at] for at in self._takes]
         kept = [args[at] if is_argument else None for is_argument, at in self._saved]
@@ -68,7 +67,7 @@ class LaterForm:
         made = self._ahead(taken)
         values = [v if is_argument else made[at] for v, (is_argument, at) in zip(kept, self._saved, strict=True)]
         if len(self._kinds) != len(values):
-            self._kinds = [None if isinstance(v, Tensor) else type(v) for v in values]
+            self._kinds = [None if isinstance(v, Tensor) else float if isinstance(v, float) else int for v in values]
             self._order = self._free_slots()
         tensors = [v for v in values if isinstance(v, Tensor)]
         numbers = [v for v in values if not isinstance(v, Tensor)]
@@ -82,7 +81,7 @@ class LaterForm:
         free = (slot for slot in range(len(self._kinds) + len(self._slots)) if slot not in self._slots.values())
         return [self._slots[i] if i in self._slots else next(free) for i, k in enumerate(self._kinds) if k is None]
 
-    def backward(self, args: list[Any], first: int, end: int, numbers: Sequence[float]) -> list[Any]:
+    def backward(self, args: list[object], first: int, end: int, numbers: Sequence[float]) -> list[object]:
         """The gradients. Of `args`, the saved tensors begin at `first` and the tangents at `end`; `numbers` are those
         that the forward has saved behind its name."""
         slots, given = iter(self._order), iter(numbers)

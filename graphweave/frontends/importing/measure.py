@@ -50,9 +50,10 @@ class RowCount:
     def rows(self, values: Mapping[str, object], known: Mapping[Space, int]) -> int | None:
         """The number of rows in the graph of `values`; None if it cannot be counted."""
         found = _computed(self.program, values, known)
-        if found is None or not all(isinstance(value, Tensor) for value in found):
+        tensors = [value for value in found or () if isinstance(value, Tensor)]
+        if found is None or len(tensors) != len(found):
             return None
-        return count_distinct(found) if self.distinct else int(found[0].shape[0])
+        return count_distinct(tensors) if self.distinct else int(tensors[0].shape[0])
 
     @staticmethod
     def of(facts: Facts, ref: ir.Ref) -> RowCount:
@@ -94,16 +95,18 @@ class GraphAtHand:
         if ref not in facts.flow.graph_only:
             return None
         found = _computed(_alone(facts.program, (ref,)), self.values, self.rows)
-        return None if found is None or not isinstance(found[0], Tensor) else found[0]
+        value = None if found is None else found[0]
+        return value if isinstance(value, Tensor) else None
 
 
 def _alone(program: ir.Program, refs: Sequence[ir.Ref]) -> ir.Program:
     """The part of `program` that computes `refs`, with the inputs that these need."""
     needed = ancestors(program, refs)
-    return extract(program, [r for r, n in enumerate(program.nodes) if isinstance(n, ir.Input) and r in needed], refs).program
+    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, ir.Input) and r in needed]
+    return extract(program, inputs, refs).program
 
 
-def _computed(program: ir.Program, values: Mapping[str, object], rows: Mapping[Space, int]) -> Sequence[Any] | None:
+def _computed(program: ir.Program, values: Mapping[str, object], rows: Mapping[Space, int]) -> Sequence[object] | None:
     """The outputs of a program; None if one of its inputs is not known, or does not fit."""
     names = [n.name for n in program.nodes if isinstance(n, ir.Input)]
     if not all(name in values for name in names):

@@ -192,7 +192,8 @@ def test_sizes_choose_without_another_compilation() -> None:
 
     compiled = graphweave.compile(pairs)
     for nodes, edges in ((50, 3000), (3000, 50), (50, 3000)):
-        x, y, w = (features(n, WIDTH, torch.float64, s).requires_grad_() for n, s in ((nodes, 1), (nodes, 2), (2 * WIDTH, 3)))
+        shapes = (nodes, 1), (nodes, 2), (2 * WIDTH, 3)
+        x, y, w = (features(rows, WIDTH, torch.float64, seed).requires_grad_() for rows, seed in shapes)
         src, dst = (torch.randint(nodes, (edges,), generator=GENERATOR) for _ in range(2))
         check(compiled, pairs, x, y, src, dst, w)
     assert counted("compilations", "forms_made", "form_switches") == (1, 1, 2)
@@ -282,8 +283,6 @@ def test_explain_prices_the_forms_for_the_graph_at_hand() -> None:
     assert "ms a call by the cost model, taken" in text
 
 
-
-
 def test_what_the_tuner_has_measured_goes_before_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph like one that was tuned takes the form that was found then, and others the cheapest."""
     asked: list[str] = []
@@ -305,7 +304,9 @@ def test_what_the_tuner_has_measured_goes_before_the_price(monkeypatch: pytest.M
     assert counted("compilations", "tuning_hits", "forms_refused") == (1, 2, 0)
 
 
-def test_whether_nodes_are_put_into_an_order_is_measured_for_each_kind_of_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_nodes_are_put_into_an_order_is_measured_for_each_kind_of_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     measured: list[int] = []
 
     def chosen(self: Any, *_: object) -> tuple[str | None, str]:
