@@ -23,13 +23,15 @@ Rows: TypeAlias = Mapping[Space, int]
 @dataclass(frozen=True, slots=True)
 class FormCost:
     """`price` gives the seconds of a call of the form. Each of `turns` belongs to a choice by which it was made, and
-    gives the seconds by which the other answer would be better. `rules` are those that were taken, and `digest` is
+    gives the seconds by which the other answer would be better. The form is for graphs in which none of `limits` is
+    negative, whatever its price. `rules` are those that were taken, and `digest` is
     equal for equal programs under equal schedules."""
 
     digest: str
     rules: frozenset[str]
     price: Slopes
     turns: tuple[Slopes, ...]
+    limits: tuple[Slopes, ...]
 
     @staticmethod
     def of(halves: Halves, schedules: Sequence[Schedule] = ()) -> FormCost:
@@ -42,10 +44,15 @@ class FormCost:
         )
         rules = frozenset(rule for step in steps if step.taken for rule in step.rules)
         digest, price = " ".join([program_fingerprint(program), *map(str, schedules)]), _on_parts(spent.items(), parts)
-        return FormCost(digest, rules, price, tuple(turn for turn in turns if any(d > 0 for _, d in turn)))
+        limits = tuple(_on_parts(limit, parts) for limit in halves.joint.limits)
+        return FormCost(digest, rules, price, tuple(turn for turn in turns if any(d > 0 for _, d in turn)), limits)
 
     def seconds(self, rows: Rows) -> float:
         return value(self.price, rows)
+
+    def suits(self, rows: Rows) -> bool:
+        """Whether the form is for graphs of these rows."""
+        return all(value(limit, rows) >= 0 for limit in self.limits)
 
     def is_wrong(self, rows: Rows) -> bool:
         """Whether a choice would be made otherwise in a graph of these rows."""

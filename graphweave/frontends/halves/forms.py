@@ -97,7 +97,8 @@ class Forms:
         self._runs: list[LaterForm | None] = [None]
         """The halves of each form; None for the one that was handed over, and for those that could not be made."""
         self._half = _Handed()
-        self._searched = {self._shares(self._first.suits), self._sizes(self._first.suits)}
+        self._searched = dict.fromkeys(self._buckets(self._first.suits), 0)
+        """The form that the compiler chose for the graphs of a bucket."""
         self._verdicts: dict[str, tuple[int, str] | None] = {}
         """The form and the reason for each bucket of the judge's; None where nothing was measured."""
         self._read = self._source.rows.read(indices=self._judge is not None)
@@ -235,8 +236,9 @@ class Forms:
             else:
                 at = self._cheapest(rows)
                 if self._may_gain(at, rows):
-                    self._searched |= {self._shares(rows), self._sizes(rows)}
                     at = self._searched_for(at_hand, rows, at)
+                    self._searched.update(dict.fromkeys(self._buckets(rows), at))
+                at = self._unless_chosen(at, rows)
             if collecting():
                 record_forms(forms_note(self._about, self._forms, rows, at, self._words, made=True, why=why))
         return at
@@ -256,8 +258,10 @@ class Forms:
         return self._verdicts[bucket]
 
     def _cheapest(self, rows: Rows) -> int:
+        """The form of the lowest price among those that are for such graphs; if there is none, among all."""
         usable = [at for at, form in enumerate(self._forms) if not form.refused]
-        return min(usable, key=lambda at: self._forms[at].cost.seconds(rows))
+        suiting = [at for at in usable if self._forms[at].cost.suits(rows)]
+        return min(suiting or usable, key=lambda at: self._forms[at].cost.seconds(rows))
 
     def _may_gain(self, at: int, rows: Rows) -> bool:
         """Whether the program may have a form that suits a graph of these rows better than form `at`: a choice of that
@@ -268,7 +272,19 @@ class Forms:
         if not gains_enough(cost.seconds(rows)):
             return False
         counted = bool(self._source.rows.counts) and self._shares(rows) not in self._searched
-        return counted or (cost.is_wrong(rows) and self._sizes(rows) not in self._searched)
+        wrong = cost.is_wrong(rows) or not cost.suits(rows)
+        return counted or (wrong and self._sizes(rows) not in self._searched)
+
+    def _unless_chosen(self, at: int, rows: Rows) -> int:
+        """The form that the compiler chose for graphs of this bucket, unless form `at` is better by enough. Prices of
+        forms that differ by less say nothing."""
+        chosen = next((self._searched[one] for one in self._buckets(rows) if one in self._searched), at)
+        own, best = (self._forms[i].cost.seconds(rows) for i in (chosen, at))
+        unfit = self._forms[chosen].refused or not self._forms[chosen].cost.suits(rows)
+        return at if unfit or gains_enough(own - best) else chosen
+
+    def _buckets(self, rows: Rows) -> tuple[Bucket, ...]:
+        return (self._shares(rows), self._sizes(rows)) if self._source.rows.counts else (self._sizes(rows),)
 
     def _shares(self, rows: Rows) -> Bucket:
         """The rows that are counted, for each row that there could be, to a factor of two."""
@@ -283,7 +299,9 @@ class Forms:
 
     def _searched_for(self, at_hand: GraphAtHand, rows: Rows, best: int) -> int:
         """The form that the compiler chooses for a graph of these rows, if it is better than form `best`."""
-        made = self._made(self._source.request_for(rows, at_hand), rows, than=self._forms[best].cost.seconds(rows))
+        cost = self._forms[best].cost
+        than = cost.seconds(rows) if cost.suits(rows) else math.inf
+        made = self._made(self._source.request_for(rows, at_hand), rows, than=than)
         return self._cheapest(rows) if made is not None else best
 
     def _made(

@@ -199,7 +199,8 @@ def test_sizes_choose_without_another_compilation() -> None:
     assert counted("compilations", "forms_made", "form_switches") == (1, 1, 2)
 
 
-def test_one_direction_or_both_of_each_edge() -> None:
+@pytest.mark.parametrize("both_first", by_default([False, True], True))
+def test_one_direction_or_both_of_each_edge(both_first: bool) -> None:
     """A network of lengths is computed once for both directions of an edge, where most edges have two."""
 
     def energy(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
@@ -213,7 +214,7 @@ def test_one_direction_or_both_of_each_edge() -> None:
     other = torch.stack([a // b, a % b]).repeat(1, 2)
     other[1, 1000:] = (other[1, 1000:] + 1) % 200
     compiled = graphweave.compile(energy)
-    for edges in (other, both, other, both):
+    for edges in (both, other, both, other) if both_first else (other, both, other, both):
         x = features(200, 3, torch.float64).requires_grad_()
         check(compiled, energy, x, features(32, 32, torch.float64).requires_grad_(), edges[0], edges[1])
     assert counted("compilations", "forms_made", "form_switches") == (1, 1, 3)
