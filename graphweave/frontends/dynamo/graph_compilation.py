@@ -197,11 +197,12 @@ class GraphCompilation:
     def _other_forms(self, captured: CapturedGraph, halves: Halves) -> Forms | None:
         """Makes forms for graphs of other statistics; None where all graphs have one form, and choices by cost are
         guards: where the user says so, over ranks, which must all run one, where each call is checked or replayed,
-        where kernels have the user's schedules, and where a step must fit into some memory."""
+        where kernels have the user's schedules, where a step must fit into some memory, and where the engine of
+        autograd is compiled."""
         choices = self._asked.choices
         scheduled = choices.schedule is not None and choices.schedule != "tune"
         chosen = choices.rewrite and choices.forms and not (scheduled or choices.memory is not None)
-        once = self._asked.ranks is not None or self._asked.taker is not None
+        once = self._asked.ranks is not None or self._asked.taker is not None or torch._dynamo.config.compiled_autograd
         if once or not chosen or choices.verify or choices.cuda_graphs:
             return None
         return forms_of(captured, halves)

@@ -66,12 +66,13 @@ class CallRows:
         rows = {space: n for space, size in self.sizes if (n := number(size, values)) is not None}
         return {UNIT: 1, **rows}
 
-    def most(self, known: Mapping[Space, int]) -> dict[Space, int] | None:
-        """At most how many rows the spaces have that data decides; None if one may have any number."""
-        found = {space: known.get(count.most) for space, count in self.counts if count.most is not None}
-        if len(found) < len(self.counts) or None in found.values():
-            return None
-        return {space: n for space, n in found.items() if n is not None}
+    def most(self, known: Mapping[Space, int]) -> dict[Space, int]:
+        """At most how many rows the spaces have that data decides. One of which that is not known counts as large as
+        the largest."""
+        largest = max(known.values(), default=0)
+        return {
+            space: largest if count.most is None else known.get(count.most, largest) for space, count in self.counts
+        }
 
     def counted(self, args: Sequence[object], known: Mapping[Space, int]) -> dict[Space, int]:
         """`known` with the rows of spaces that data decides, of those that can be counted."""

@@ -99,7 +99,7 @@ class _Supposed:
 def _supposed(counts: CallRows, cost: FormCost, rows: Rows) -> Iterator[dict[Space, int]]:
     """Rows of spaces in graphs that may prefer other forms: as many as there could be of all that is counted, few of
     one of them, and sizes at which a choice would be made otherwise."""
-    most = counts.most(rows) or {}
+    most = counts.most(rows)
     found = [most] if most else []
     found += [{**most, space: max(1, n // _FEW)} for space, n in most.items()]
     given = {space for space, _ in counts.sizes}

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 
 from graphweave.compiler.compile import compile
 from graphweave.compiler.report import collecting, record_forms, uncollected
@@ -137,7 +138,8 @@ class Forms:
         given = half.gives[len(half.gives) - numbers :]
 
         def run(args: list[object]) -> list[object]:
-            at = self._taken(args)
+            # a compiled engine of autograd runs the backward that was handed over
+            at = 0 if compiled_autograd.compiled_autograd_enabled else self._taken(args)
             form = self._runs[at]
             if form is None:
                 return own(args)
@@ -155,7 +157,7 @@ class Forms:
         first, tangents = self._half.numbers, gradients.num_tangents
         self._half.names, self._half.tangents = half.names, tangents
         self._half.pinned = {self._source.drawn[call]: at - first for call, at in gradients.drawn.items()}
-        gradients.count_from_the_end()
+        gradients.allow_more_saved(self._half.slots)
         own, count = half.boxed(), len(half.names)
 
         def run(args: list[object]) -> list[object]:
@@ -193,14 +195,14 @@ class Forms:
 
         They decide where nothing is counted, and where no graph of these sizes takes so long that another form could
         gain enough."""
-        at, rows = _COUNT, self._source.rows.known(numbers)
-        most = self._source.rows.most(rows)
-        if self._judge is None and most is not None:
-            rows |= most
-            if not self._source.rows.counts:
-                at = self._decided(args, numbers)
-            elif not any(gains_enough(form.cost.seconds(rows)) for form in self._forms):
-                at = self._cheapest(rows)
+        at = _COUNT
+        if self._judge is None and not self._source.rows.counts:
+            at = self._decided(args, numbers)
+        elif self._judge is None:
+            known = self._source.rows.known(numbers)
+            rows = {**known, **self._source.rows.most(known)}
+            if not any(gains_enough(form.cost.seconds(rows)) for form in self._forms):
+                at = self._unless_chosen(self._cheapest(rows), rows)
         if len(self._by_sizes) >= _MAX_SIZES:
             self._by_sizes.clear()
         self._by_sizes[numbers] = at
@@ -288,7 +290,7 @@ class Forms:
 
     def _shares(self, rows: Rows) -> Bucket:
         """The rows that are counted, for each row that there could be, to a factor of two."""
-        most = self._source.rows.most(rows) or {}
+        most = self._source.rows.most(rows)
         return tuple((s.name, round(math.log2((1 + rows.get(s, n)) / (1 + n)))) for s, n in most.items())
 
     def _sizes(self, rows: Rows) -> Bucket:

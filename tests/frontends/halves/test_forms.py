@@ -122,6 +122,18 @@ def test_gradients_of_gradients_of_a_later_form() -> None:
     assert counted("forms_made", "eager_fallbacks") == (1, 0)
 
 
+def test_a_compiled_engine_of_autograd_has_one_form() -> None:
+    compiled, few_dst = graphweave.compile(relational), graph("dst")
+    for each in (graph("src"), few_dst):
+        check(compiled, relational, *weights(), *each)
+    engine = torch.compile(backend="eager")
+    with torch._dynamo.compiled_autograd._enable(engine):
+        check(compiled, relational, *weights(), *few_dst)
+    out = compiled(*weights(), *few_dst)
+    with torch._dynamo.compiled_autograd._enable(engine), pytest.raises(RuntimeError, match="cannot run the form"):
+        out.sum().backward()
+
+
 def test_results_that_nobody_needs_leave_gradients_none() -> None:
     def two(x: Tensor, w: Tensor, *edges: Tensor) -> tuple[Tensor, Tensor]:
         return relational(x, w, *edges), w.square().sum()
