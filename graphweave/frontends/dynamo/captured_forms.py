@@ -14,6 +14,7 @@ from graphweave.core.types import UNIT
 from graphweave.frontends.dynamo.captured_request import CapturedGraph
 from graphweave.frontends.dynamo.tuned import StoredChoices
 from graphweave.frontends.halves.call_rows import CallRows
+from graphweave.frontends.halves.choices import gains_enough
 from graphweave.frontends.halves.form_cost import FormCost
 from graphweave.frontends.halves.form_source import FormSource, forms_note
 from graphweave.frontends.halves.forms import Forms
@@ -35,7 +36,7 @@ def forms_of(what: CapturedGraph, first: Halves) -> Forms | None:
         return None
     rows = {UNIT: 1, **at_hand.rows, **at_hand.counted}
     source = FormSource(what.request, CallRows.of(what.imported, names, at_hand.counts), what.imported.drawn)
-    if collecting():
+    if collecting() and gains_enough(cost.seconds(rows)):  # a shorter call takes no other form
         forms, words = source.candidates(first, rows, at_hand)
         record_forms(forms_note(what.about, forms, rows, 0, words, made=False))
     with unset_fake_temporarily(), torch.no_grad():

@@ -241,7 +241,7 @@ class Forms:
                     at = self._searched_for(at_hand, rows, at)
                     self._searched.update(dict.fromkeys(self._buckets(rows), at))
                 at = self._unless_chosen(at, rows)
-            if collecting():
+            if collecting() and (why or gains_enough(self._forms[at].cost.seconds(rows))):
                 record_forms(forms_note(self._about, self._forms, rows, at, self._words, made=True, why=why))
         return at
 
