@@ -254,6 +254,30 @@ class MemoryBudgetNote:
     slower: float
 
 
+@dataclass(frozen=True, slots=True)
+class FormNote:
+    """A form of a function's program: its `name` by the rules that made it, and the `seconds` of a call that the cost
+    model predicts for the graph at hand, which has `taken` it or not. It `suits` graphs with these rows, of spaces in
+    the user's words. One that is not `made` was only priced; one that could not be made says why (`refused`)."""
+
+    name: str
+    seconds: float
+    taken: bool
+    made: bool
+    suits: tuple[tuple[str, int], ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FormsNote:
+    """A decision at run time: the forms of the function `about`, of which the graph at hand has taken one, for its
+    price or for what was measured (`why`)."""
+
+    about: str
+    forms: tuple[FormNote, ...]
+    why: str = ""
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that was compiled in a `collect` block; `eager` says why whole graphs could not be compiled, and
@@ -267,6 +291,7 @@ class Report:
     left: list[str] = field(default_factory=list)
     tunings: list[TuningNote] = field(default_factory=list)
     budgets: list[MemoryBudgetNote] = field(default_factory=list)
+    forms: list[FormsNote] = field(default_factory=list)
 
 
 _collecting: list[Report] = []
@@ -326,6 +351,11 @@ def record_tuning(note: TuningNote) -> None:
 def record_memory_budget(note: MemoryBudgetNote) -> None:
     for report in _collecting:
         report.budgets.append(note)
+
+
+def record_forms(note: FormsNote) -> None:
+    for report in _collecting:
+        report.forms.append(note)
 
 
 def record_left(graph: str) -> None:

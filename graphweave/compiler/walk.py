@@ -65,6 +65,7 @@ def rewrite(stage: Stage, passes: Sequence[Pass], program: Program, facts: PassF
             done.unions + after.unions,
             after.operands if changed else done.operands,
             notes=done.notes + after.notes,
+            limits=done.limits + after.limits,
         )
         facts = replace(
             facts,

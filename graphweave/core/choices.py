@@ -114,9 +114,10 @@ class Choices:
     and takes the best of what is left to the compiler (`tuning/`), for at most `budget` seconds a graph. `memory`:
     bytes, or a text such as "2G", into which a step must fit besides its arguments
     (`frontends/dynamo/memory_budget.py`). `relabel`: an order in which nodes are computed and stored between the
-    arguments and the results (`passes/relabel.py`); "auto" measures on the graph of the first call whether one pays
-    (`tuning/order.py`). `rewrite`, `fuse` and `merge` turn an idea off, to measure what it gains, and `passes` leaves
-    out passes and rules by name (`compiler/road.py`).
+    arguments and the results (`passes/relabel.py`); "auto" measures on the graph of the first call, and on each graph
+    that is not like it, whether one pays (`tuning/order.py`). `forms`: whether graphs of other statistics may take
+    another form of the program (`frontends/halves/forms.py`). `rewrite`, `fuse` and `merge` turn an idea off, to
+    measure what it gains, and `passes` leaves out passes and rules by name (`compiler/road.py`).
     """
 
     # fmt: off
@@ -157,6 +158,13 @@ class Choices:
     relabel: RowOrder | Literal[False, "auto"] = field(default=False, metadata=_option(
         _one_of(False, *get_args(RowOrder), "auto"), "`False`, the default",
         'nothing: what `"degree"`, `"locality"` and `"auto"` turn on is off',
+    ))
+    forms: bool = field(default=True, metadata=_option(
+        _SWITCH, "`False`",
+        "other forms of the program for graphs of other sizes and statistics, in one compiled function"
+        " ([design](design/choices.md))",
+        "the form that suits the graph of the first call, and a compilation from scratch where sizes would reverse a"
+        " choice",
     ))
     schedule: Schedule | KernelSchedules | Literal["tune"] | None = field(default=None, metadata=_option(
         _is_schedule, '`gw.Schedule(...)`, or `"tune"` to [measure](tuning.md)',

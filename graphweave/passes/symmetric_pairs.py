@@ -13,7 +13,7 @@ are computed from lengths; without products, a gather of the result costs as muc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeGuard
 
 from graphweave.analysis.facts import Facts
@@ -49,9 +49,10 @@ class SymmetricPairs:
         if not moved.find_products() or not moved.pays(facts):
             return unchanged(program)
         moved.move()
-        return substitute(
+        done = substitute(
             moved.build, len(moved.build.nodes), moved.replaced, program.outputs, facts.keep, program.spaces
         )
+        return replace(done, limits=(((moved.space, MAX_PAIRS), (moved.pairs, -1.0)),))
 
 
 def _find_ends(facts: Facts) -> tuple[Space, ir.Ref, ir.Ref] | None:
@@ -101,6 +102,8 @@ class _Moved:
     signs: dict[ir.Ref, Sign] = field(default_factory=dict)
     dear: set[ir.Ref] = field(default_factory=set)
     """Even and odd values for which a product is needed."""
+    pairs: Space = UNIT
+    """The space of pairs, once it is part of the program."""
     _distinct: ir.Ref = -1
     _pair: ir.Ref = -1
     _on_pairs: dict[ir.Ref, ir.Ref] = field(default_factory=dict)
@@ -120,7 +123,7 @@ class _Moved:
         build, loc = self.build, self.program.locs[self.a]
         keys = tuple(build.add(ir.Pointwise(op, (self.a, self.b)), loc) for op in (Op.minimum, Op.maximum))
         self._distinct = build.add(ir.Distinct(keys, pairs_of(build.nodes, *keys)), loc)
-        space = pairs_of(build.nodes, *keys)
+        self.pairs = space = pairs_of(build.nodes, *keys)
         self._pair = build.add(ir.MapOf(build.add(ir.DistinctRow(self._distinct), loc), space), loc)
         first = build.add(ir.DistinctKey(self._distinct, 0), loc)
         counted = Facts(build.program([first], [*self.program.spaces, (space, None)]))

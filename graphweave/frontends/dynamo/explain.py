@@ -16,6 +16,7 @@ import torch._dynamo
 from graphweave.compiler.kernels_text import kernels_text
 from graphweave.compiler.report import (
     CaptureNote,
+    FormsNote,
     GraphNote,
     MemoryBudgetNote,
     PassNote,
@@ -64,7 +65,8 @@ class Explanation:
     `breaks` are the graph breaks whose lines PyTorch reports; `graph_breaks` counts all of them. `recompiled` lists
     what was compiled again, before and during `explain`. `time` has the seconds of the call by stage. `break_even` is
     measured with `detail="break-even"` only, as that takes more calls. `step` is measured by `graphweave profile` only.
-    `budgets` has one for each graph whose step has to fit into some memory.
+    `budgets` has one for each graph whose step has to fit into some memory. `forms` are the decisions between forms of
+    a graph's program, with the price of each for the graph at hand.
     """
 
     what: str
@@ -84,6 +86,7 @@ class Explanation:
     break_even: BreakEven | None = None
     step: StepProfile | None = None
     budgets: tuple[MemoryBudgetNote, ...] = ()
+    forms: tuple[FormsNote, ...] = ()
 
     def rows(self) -> list[Row]:
         """The lines of the short form."""
@@ -170,6 +173,7 @@ def explain(fn: Callable[..., object], *args: object, detail: Detail = "short", 
         tuple(report.tunings), tuple(report.passes), tuple(dict.fromkeys(report.left)),
         call, break_even(target, compiled, args, kwargs, call.seconds) if detail == "break-even" else None,
         budgets=tuple(report.budgets),
+        forms=tuple(report.forms),
     )  # fmt: skip
     torch._dynamo.reset()
     return explanation

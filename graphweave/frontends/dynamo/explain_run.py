@@ -59,6 +59,7 @@ class ExplainedRun:
             tuple(dict.fromkeys(report.eager)), counters()["graph_breaks"] - self._breaks, breaks_since(self._seen),
             every_recompilation(), tunings=tuple(report.tunings), passes=tuple(report.passes),
             budgets=tuple(report.budgets), left=tuple(dict.fromkeys(report.left)), time=replace(spent, seconds=seconds),
+            forms=tuple(report.forms),
             step=None if clock is None else clock.profile(self._steps),
         )  # fmt: skip
 

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from graphweave.compiler.report import CaptureNote, GraphNote, KernelNote, MemoryBudgetNote, SavedNote, TuningNote
+from graphweave.compiler.report import (
+    CaptureNote,
+    FormNote,
+    FormsNote,
+    GraphNote,
+    KernelNote,
+    MemoryBudgetNote,
+    SavedNote,
+    TuningNote,
+)
 from graphweave.core.lines import Location, shown_text
 from graphweave.frontends.dynamo.breaks import Break, Recompilation
 
@@ -66,6 +75,8 @@ class Explained(Protocol):
     @property
     def budgets(self) -> Sequence[MemoryBudgetNote]: ...
     @property
+    def forms(self) -> Sequence[FormsNote]: ...
+    @property
     def eager(self) -> Sequence[str]: ...
     @property
     def left(self) -> Sequence[str]: ...
@@ -90,6 +101,8 @@ def summary(report: Explained) -> list[Row]:
         rows += _tuned(note)
     for budget in report.budgets:
         rows += _budgeted(budget)
+    for decision in report.forms:
+        rows += [Row("forms", _form(form, decision.why)) for form in decision.forms if len(decision.forms) > 1]
     rows += _kernels(report.graphs)
     rows += _left(report.graphs)
     rows += [Row("left as it is", f"{graph}: nothing in it gains by being compiled") for graph in report.left]
@@ -193,6 +206,16 @@ def _budgeted(note: MemoryBudgetNote) -> Iterator[Row]:
     if note.peak != note.unlimited:
         saved = f"{size(note.unlimited)} by the compiler's choice"
         yield Row("memory", f"{note.choice}: {saved}, {1e3 * note.slower:.3g} ms faster by the cost model")
+
+
+def _form(note: FormNote, why: str) -> str:
+    """The price of a form for the graph at hand, and what became of it or which graphs would take it."""
+    if note.refused:
+        return f"{note.name}: could not be made ({note.refused})"
+    suits = ", ".join(f"{n:,} {words}" for words, n in note.suits)
+    taken = f"taken, since {why}" if why else "taken"
+    told = taken if note.taken else f"made for {suits}" if note.made else f"for graphs with {suits}"
+    return f"{note.name}: {1e3 * note.seconds:.3g} ms a call by the cost model, {told}"
 
 
 def _kernels(graphs: Sequence[GraphNote]) -> list[Row]:

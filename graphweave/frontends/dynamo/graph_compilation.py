@@ -15,6 +15,7 @@ from torch._guards import TracingContext
 
 from graphweave.compiler.compile import compile
 from graphweave.compiler.report import collecting, record_capture, record_eager
+from graphweave.compiler.request import Halves
 from graphweave.core.counters import bump
 from graphweave.core.errors import RuleError, ShardError
 from graphweave.core.interrupts import interrupt_in
@@ -27,6 +28,7 @@ from graphweave.execute.build import build
 from graphweave.execute.executable import Executable
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.calls.decompositions import Decompositions, decompositions, decompositions_without_torch
+from graphweave.frontends.dynamo.captured_forms import forms_of
 from graphweave.frontends.dynamo.captured_request import Asked, CapturedGraph, capture
 from graphweave.frontends.dynamo.memory_budget import fit_memory
 from graphweave.frontends.dynamo.targets import options_of
@@ -35,7 +37,8 @@ from graphweave.frontends.halves.autograd_function import Gradients
 from graphweave.frontends.halves.derivatives import JointGraph, without_unreached
 from graphweave.frontends.halves.exposed import exposed
 from graphweave.frontends.halves.folded_parts import unfolded
-from graphweave.frontends.halves.handover import Handed, handed, split_modules
+from graphweave.frontends.halves.forms import Forms
+from graphweave.frontends.halves.handover import Handed, handed, saved_numbers, split_modules
 from graphweave.frontends.halves.reference import Reference, checked_inference
 from graphweave.frontends.halves.rewritten_import import rewritten_import
 from graphweave.frontends.importing.importer import Imported
@@ -50,12 +53,13 @@ _log = logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Made:
     """The executables of a graph, its import with the program from which they were made, how that was `cut` into
-    halves, and with `verify` the reference for their results."""
+    halves, with `verify` the reference for their results, and what makes other `forms` for other graphs."""
 
     executables: tuple[Executable, ...]
     imported: Imported
     cut: Split | None
     reference: Reference | None
+    forms: Forms | None
 
 
 class GraphCompilation:
@@ -72,6 +76,7 @@ class GraphCompilation:
         self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
         self.begun = False  # whether a graph has come from AOTAutograd
         self._forward: Executable | Handed | None = None
+        self._forms: Forms | None = None
 
     @property
     def decompositions(self) -> Decompositions:
@@ -87,8 +92,8 @@ class GraphCompilation:
             return make_boxed_func(module.forward)
         (executable,) = made.executables
         if made.reference is None:
-            self._forward = executable
-            return boxed_inference(executable)
+            self._forward, self._forms = executable, made.forms
+            return boxed_inference(executable) if made.forms is None else made.forms.inference(executable)
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
         return boxed_inference(checked_inference(made.reference, executable, names))
 
@@ -115,6 +120,7 @@ class GraphCompilation:
             forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         else:
             forward, backward, drawn = split_modules(joint, made.imported, made.executables, made.cut, made.reference)
+            self._forms = made.forms
         parts = self._asked.ranks is not None
         self.gradients = Gradients(graph, backward, drawn, over_ranks=parts, once=self._once)
         return forward, backward
@@ -122,21 +128,28 @@ class GraphCompilation:
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         """The callable of one half: the opaque call, or the ATen graph itself if the graph could not be compiled."""
         _donate_nothing()
-        half = handed(module)
-        run = make_boxed_func(module.forward) if half is None else half.boxed()
+        half, forms, gradients = handed(module), self._forms, self.gradients
         backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
         if not backward:
             self._forward = half
-        return self.gradients.finish(run) if backward and self.gradients is not None else run
+        if half is None:
+            run = make_boxed_func(module.forward)
+        elif forms is None or gradients is None:
+            run = half.boxed()
+        else:
+            run = forms.backward(half, gradients) if backward else forms.forward(half, saved_numbers(module))
+        return gradients.finish(run) if backward and gradients is not None else run
 
     def stored_form(self, about: str, parts: RuntimeParts) -> Compilation | None:
         """The compilation as data, by the parts of its function; None if a half was left to PyTorch."""
         if self._forward is None:
             return None
         if parts.backward is None:
-            return Compilation(about, (), parts, self._forward)
+            return Compilation(about, (), parts, self._forward, forms=self._forms)
         back = handed(parts.backward)
-        return None if back is None else Compilation(about, (), parts, self._forward, back, self.gradients)
+        if back is None:
+            return None
+        return Compilation(about, (), parts, self._forward, back, self.gradients, self._forms)
 
     def _take_examples(self) -> Sequence[object]:
         examples, self.examples = self.examples, ()
@@ -174,10 +187,25 @@ class GraphCompilation:
         halves = compile(request)
         if collecting():
             record_capture(captured.note(halves))
-        imported = rewritten_import(captured.imported, halves.joint, guarded=self._asked.ranks is None)
+        forms = self._other_forms(captured, halves)
+        guarded = self._asked.ranks is None and forms is None
+        imported = rewritten_import(captured.imported, halves.joint, guarded=guarded)
         later = self._asked.ranks is None and captured.reference is None
         made = build(halves, schedules, must_gain=self._may_be_left, backward_later=later)
-        return Made(made, imported, halves.split, captured.reference)
+        return Made(made, imported, halves.split, captured.reference, forms)
+
+    def _other_forms(self, captured: CapturedGraph, halves: Halves) -> Forms | None:
+        """Makes forms for graphs of other statistics; None where all graphs have one form, and choices by cost are
+        guards: where the user says so, over ranks, which must all run one, where each call is checked or replayed,
+        where kernels have the user's schedules, where a step must fit into some memory, and where the engine of
+        autograd is compiled."""
+        choices = self._asked.choices
+        scheduled = choices.schedule is not None and choices.schedule != "tune"
+        chosen = choices.rewrite and choices.forms and not (scheduled or choices.memory is not None)
+        once = self._asked.ranks is not None or self._asked.taker is not None or torch._dynamo.config.compiled_autograd
+        if once or not chosen or choices.verify or choices.cuda_graphs:
+            return None
+        return forms_of(captured, halves)
 
     def _must_compile(self, error: Exception | None) -> None:
         """ShardError if the function runs on several ranks, where PyTorch's calls would see one rank's rows only."""

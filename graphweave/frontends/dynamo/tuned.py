@@ -26,6 +26,8 @@ from graphweave.core.schedule import Schedule
 from graphweave.frontends.calls.captured_sizes import hint
 from graphweave.frontends.dynamo.captured_request import CapturedGraph
 from graphweave.frontends.dynamo.progress import told
+from graphweave.frontends.halves.verdicts import Verdict
+from graphweave.frontends.importing.measure import GraphAtHand
 from graphweave.ir.message.fingerprint import program_fingerprint
 from graphweave.ir.message.show import show
 from graphweave.tuning import store
@@ -55,13 +57,13 @@ def tuned(what: CapturedGraph) -> Tuned:
         with unset_fake_temporarily(), torch.no_grad():
             choice = _found(what, shared_deadline.get() or Deadline(what.asked.choices.budget))
     halves = 1 if what.request.num_forward is None else 2
-    return _in_form(what, choice.form), (choice.forward, choice.backward)[:halves]
+    return _in_form(what.request, choice.form), (choice.forward, choice.backward)[:halves]
 
 
 def _found(what: CapturedGraph, deadline: Deadline) -> Choice:
     at_hand, facts = what.at_hand, what.request.facts
     shape = shape_of(Facts(what.request.program), at_hand.rows, at_hand.value)
-    key = _key(what, shape)
+    key = _key(what.request, what.asked.options, shape)
     found = _stored(key)
     if found is not None and (found.finished or found.budget >= deadline.seconds):
         bump("tuning_hits")
@@ -92,11 +94,35 @@ def _own(what: CapturedGraph) -> ProgramForm:
     return ProgramForm(choices.compact, choices.reorder, choices.relabel if choices.relabel in _ORDERS else None)
 
 
-def _in_form(what: CapturedGraph, form: ProgramForm) -> Request:
+class StoredChoices:
+    """Verdicts of the tuner, for graphs other than the one that was tuned: what a search has found and kept for graphs
+    like them. Nothing is measured."""
+
+    def __init__(self, what: CapturedGraph) -> None:
+        self._program, self._options = what.request.program, what.asked.options
+        self._halves = 1 if what.request.num_forward is None else 2
+
+    def bucket(self, at_hand: GraphAtHand) -> str:
+        return self._shape(at_hand).bucket()
+
+    def verdict(self, request: Request, at_hand: GraphAtHand) -> Verdict | None:
+        found = _stored(_key(request, self._options, self._shape(at_hand)))
+        if found is None:
+            return None
+        bump("tuning_hits")
+        choice = found.choice
+        schedules = (choice.forward, choice.backward)[: self._halves]
+        return Verdict(_in_form(request, choice.form), schedules, "the tuner has measured such a graph")
+
+    def _shape(self, at_hand: GraphAtHand) -> GraphShape:
+        return shape_of(Facts(self._program), at_hand.rows, at_hand.value)
+
+
+def _in_form(request: Request, form: ProgramForm) -> Request:
     """The request for a form of the program."""
-    facts = what.request.facts
+    facts = request.facts
     choices = replace(facts.choices, compact=form.compact, reorder=form.reorder, relabel=form.relabel or False)
-    return replace(what.request, facts=replace(facts, choices=choices))
+    return replace(request, facts=replace(facts, choices=choices))
 
 
 def _forms(
@@ -130,7 +156,7 @@ def _prepare(what: CapturedGraph) -> Callable[[ProgramForm], PreparedForm]:
 
 
 def _prepared(what: CapturedGraph, form: ProgramForm) -> PreparedForm:
-    request = _in_form(what, form)
+    request = _in_form(what.request, form)
     facts = replace(request.facts, choices=replace(request.facts.choices, verify=False, cuda_graphs=False))
     with uncollected():
         halves = compile(replace(request, facts=facts))
@@ -150,15 +176,15 @@ def _tangents(what: CapturedGraph) -> Iterator[tuple[str, Tensor]]:
                 yield node.name, torch.ones(sizes, dtype=fake.dtype, device=fake.device)  # type: ignore[arg-type]
 
 
-def _key(what: CapturedGraph, shape: GraphShape) -> dict[str, str]:
+def _key(request: Request, options: Mapping[str, object], shape: GraphShape) -> dict[str, str]:
     """All on which the choice depends: the program with its feature sizes, the user's options, the statistics of the
     graph, and the machine with this version."""
-    asked = {name: value for name, value in what.asked.options.items() if name not in ("schedule", "budget", "verify")}
-    program, by_name = program_fingerprint(what.request.program), what.request.facts.options.schedules
+    asked = {name: value for name, value in options.items() if name not in ("schedule", "budget", "verify")}
+    program, by_name = program_fingerprint(request.program), request.facts.options.schedules
     if by_name is not None:
         asked["schedule"] = by_name
     return {
-        "program": program, "results": str(what.request.num_forward), "options": repr(sorted(asked.items())),
+        "program": program, "results": str(request.num_forward), "options": repr(sorted(asked.items())),
         "graph": shape.bucket(), "machine": identity(),
     }  # fmt: skip
 

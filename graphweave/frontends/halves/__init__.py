@@ -1,1 +1,1 @@
-"""Compiled halves in PyTorch's hands: gradients, values saved, ranks, guards on choices, and the check of results."""
+"""Compiled halves in PyTorch's hands: gradients, values saved, ranks, forms for other graphs, the check of results."""

@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutogradCompileSpec
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
 from graphweave.core.boxed import Boxed, boxed
+from graphweave.core.errors import DerivativeError
 from graphweave.frontends.halves.batched_tangents import for_each, is_batch
 from graphweave.frontends.halves.derivatives import (
     Alias,
@@ -60,8 +62,11 @@ class Gradients:
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
         tangents = [i for i, name in enumerate(names) if "tangents" in name]
         self.joint, self.over_ranks, self.once = joint, over_ranks, once
+        self.num_tangents = len(tangents)
         self.tangents = slice(tangents[0], tangents[-1] + 1) if tangents else slice(0, 0)
         self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
+        self.num_saved: int | None = None
+        """The tensors that the form of the program saves that was handed over; None if there are no others."""
         self.keeps: bool | None = None
         """Whether calls keep their inputs for gradients of gradients. None until the first backward has run."""
         self.twice = False
@@ -73,6 +78,12 @@ class Gradients:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, keeps=None, twice=False, _missing=threading.local())
+
+    def allow_more_saved(self, num_saved: int) -> None:
+        """Let calls have more than `num_saved` tensors before the tangents, which are their last arguments."""
+        self.num_saved = num_saved
+        if self.num_tangents:
+            self.tangents = slice(-self.num_tangents, None)
 
     @contextmanager
     def without(self, missing: frozenset[int], inputs: Sequence[object]) -> Iterator[None]:
@@ -155,7 +166,7 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
 def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradCompileSpec) -> None:
     forward, backward = function._fwd_fn, function._bwd_fn
     positions = _tangents_among_gradients(function.metadata)
-    if len(positions) != known.tangents.stop - known.tangents.start:  # another version of PyTorch drops others
+    if len(positions) != known.num_tangents:  # another version of PyTorch drops others
         positions = []
     elif needs_little(compilation):
         forward, backward = short_forward(function.metadata), short_backward(function, positions, backward)
@@ -189,6 +200,8 @@ def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradComp
         return results
 
     function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, partial(_differentiate_again, known)
+    if (prologue := getattr(function, "_bw_prologue_fn", None)) is not None:
+        function._bw_prologue_fn = partial(_as_many, known, prologue)
 
 
 @torch.compiler.disable
@@ -225,6 +238,18 @@ def _differentiate_again(
         return joint.compiled(filled[: len(inputs)], filled[len(inputs) :], drawn, missing)
 
     return Twice.apply(impl, again, *tensors)
+
+
+def _as_many(known: Gradients, prologue: Callable[..., object], saved: Sequence[object], *rest: object) -> object:
+    """The arguments of the backward. A compiled engine of autograd gives them to the form that was handed over:
+    DerivativeError if the forward has taken another one."""
+    other = known.num_saved is not None and len(saved) != known.num_saved
+    if other and compiled_autograd.in_compiled_autograd_region:
+        raise DerivativeError(
+            f"{known.joint.about}: a compiled engine of autograd cannot run the form of the program that this graph has"
+            ' taken. Pass options={"forms": False}, or turn the engine on before the forward.'
+        )
+    return prologue(saved, *rest)
 
 
 def _tangents_among_gradients(about: ViewAndMutationMeta) -> list[int]:

@@ -17,6 +17,11 @@ _PICOSECONDS = 1e12
 """Picoseconds in a second: guards count whole picoseconds."""
 
 
+def gains_enough(seconds: float) -> bool:
+    """Whether another form that is better by so many seconds is worth being compiled."""
+    return seconds > SLACK
+
+
 def guard_choices(steps: Iterable[Step], rows: Mapping[Space, Size]) -> None:
     """Add guards for choices that would be made differently for other sizes, the closest choices first.
 

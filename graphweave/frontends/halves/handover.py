@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -56,7 +56,7 @@ def split_modules(
     ahead, back = made
     num_fwd_outputs = partition.num_forward
 
-    primals = [place[r] for r in _input_refs(ahead, partition.forward.where)]
+    primals = [place[r] for r in input_refs(ahead, partition.forward.where)]
     names = [n.name for n in primals]
     run = ahead if reference is None else checked_forward(reference, ahead, names)
     forward = _call(graph, run, str(ahead.plan.name), primals)
@@ -70,7 +70,7 @@ def split_modules(
             given = _item(graph, forward, num_fwd_outputs + i, fake)
         saved[ref] = given
     tangents = {r: place[r] for r in partition.tangents}
-    takes = [(saved | tangents)[r] for r in _input_refs(back, partition.backward.where)]
+    takes = [(saved | tangents)[r] for r in input_refs(back, partition.backward.where)]
     known = list(saved.values())
     run_back: Boxed = back
     if reference is not None:
@@ -161,6 +161,16 @@ def handed(module: fx.GraphModule) -> Handed | None:
     return Handed(call.target.executable, tuple(n.name for n in position), takes, tuple(gives))
 
 
+def saved_numbers(module: fx.GraphModule) -> int:
+    """How many of a forward's last results are symbolic numbers, which AOTAutograd saves behind all tensors."""
+    count = 0
+    for out in reversed(tree_flatten(module.graph.output_node().args[0])[0]):
+        if not isinstance(_val(out), _SYMBOLIC):
+            break
+        count += 1
+    return count
+
+
 def fake_of(imported: Imported, ref: ir.Ref) -> Tensor:
     """The fake tensor of a value that is saved for the backward."""
     if ref in imported.vals:
@@ -211,7 +221,7 @@ _OF_SYMBOLS: dict[SizeOp, Callable[..., Any]] = {
 """Functions of sizes that take PyTorch's symbolic numbers."""
 
 
-def _input_refs(executable: Executable, where: dict[ir.Ref, ir.Ref]) -> list[ir.Ref]:
+def input_refs(executable: Executable, where: Mapping[ir.Ref, ir.Ref]) -> list[ir.Ref]:
     """The inputs of an executable, in its order, as positions of the joint program."""
     back = {new: old for old, new in where.items()}
     plan = executable.plan

@@ -27,6 +27,7 @@ from graphweave.core.spans import RESTORE, span
 from graphweave.execute.begun import Begun
 from graphweave.execute.executable import Executable
 from graphweave.frontends.halves.autograd_function import Gradients, equipped
+from graphweave.frontends.halves.forms import Forms
 from graphweave.frontends.halves.forward_mode import refuse_forward_mode
 from graphweave.frontends.halves.handover import Handed
 from graphweave.frontends.stored.runtime_parts import RuntimeParts
@@ -38,7 +39,8 @@ _log = logger(__name__)
 class Compilation:
     """A compiled graph as data. `about` names it in messages, and `guards` are conditions on its sizes as Python texts.
 
-    The forward is an executable, for an inference, or a half together with its `backward`.
+    The forward is an executable, for an inference, or a half together with its `backward`. `forms` makes others for
+    other graphs.
     """
 
     about: str
@@ -47,6 +49,7 @@ class Compilation:
     forward: Executable | Handed
     backward: Handed | None = None
     gradients: Gradients | None = None
+    forms: Forms | None = None
 
     def to_bytes(self) -> bytes:
         """The compilation as bytes. Raises what pickle raises for an object without bytes."""
@@ -73,12 +76,16 @@ class Compilation:
         for one in self.executables:
             one.prepare()
         begun.wait()
-        forward = self.forward.boxed() if isinstance(self.forward, Handed) else boxed_inference(self.forward)
-        backward = self.backward
+        backward, forms = self.backward, self.forms
         if backward is None or self.gradients is None:
-            made = self.parts.function(forward, None, _no_module)
+            assert isinstance(self.forward, Executable)
+            run = boxed_inference(self.forward) if forms is None else forms.inference(self.forward)
+            made = self.parts.function(run, None, _no_module)
         else:
-            finished = self.gradients.finish(backward.boxed())
+            assert isinstance(self.forward, Handed)
+            forward = self.forward.boxed() if forms is None else forms.forward(self.forward, self.parts.saved_numbers)
+            run = backward.boxed() if forms is None else forms.backward(backward, self.gradients)
+            finished = self.gradients.finish(run)
             untraced = disable(finished, reason="do not trace the compiled backward")
             with compile_lock, equipped(lambda: self.gradients):
                 made = self.parts.function(forward, untraced, backward.module)

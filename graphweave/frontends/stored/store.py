@@ -104,8 +104,9 @@ class Slot:
             return None
         try:
             content = Compilation(
-                found.about, guard_texts(added), found.parts, found.forward, found.backward, found.gradients
-            ).to_bytes()
+                found.about, guard_texts(added), found.parts, found.forward, found.backward, found.gradients,
+                found.forms,
+            ).to_bytes()  # fmt: skip
         except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             unstored(self.about, f"it has no bytes ({type(error).__name__}: {error})")
             return None
