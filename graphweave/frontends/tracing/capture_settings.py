@@ -134,7 +134,9 @@ class DuringCompilation:
             self._watch_the_trace(None)
         if wanted is not None:
             # plain torch.compile passes no sparse matrix, and would not give back one that a formula made
-            self._formulas = Formulas.of(sparse=found is not self._backend, ranks=wanted.any_rows)
+            self._formulas = Formulas.of(
+                sparse=found is not self._backend, ranks=wanted.any_rows, all_keys=wanted.all_keys
+            )
             self._enter(span(DYNAMO), collected_seldom(), refusals_untold(), gaps_closed())
             self._enter(formulas_followed(self._formulas))
             if not wanted.any_rows:

@@ -1,0 +1,53 @@
+"""A call of a function that was traced with all keys of its dictionaries: which keys it gives, and which of its results
+exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from graphweave.frontends.spellings.given_values import GivenValues
+
+
+@dataclass(slots=True)
+class GivenCall:
+    """`given` says of each flag whether its key is given, `existing` of each result, once the call has run, whether it
+    exists."""
+
+    given: Sequence[bool]
+    existing: tuple[bool, ...] = ()
+
+
+_call: ContextVar[GivenCall | None] = ContextVar("_call", default=None)
+
+
+@contextmanager
+def in_call(call: GivenCall) -> Iterator[None]:
+    """Within the block, compiled code checks what `call` gives, and notes which results exist."""
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+def check_call_under_way(values: GivenValues) -> None:
+    """Raise NotGiven, before anything is compiled, if the results of a graph need what the call does not give."""
+    call = _call.get()
+    if call is not None:
+        values.existing(call.given.__getitem__)
+
+
+def checked(run: Callable[..., Any], values: GivenValues) -> Callable[..., Any]:
+    """`run`, a compiled graph, which runs only if its results exist in the call: NotGiven is raised before."""
+
+    def with_check(*inputs: Any) -> Any:
+        call = _call.get()
+        if call is not None:
+            call.existing = values.existing(call.given.__getitem__)
+        return run(*inputs)
+
+    return with_check

@@ -1,0 +1,96 @@
+"""Formulas for PyG's layers over dictionaries of relations, in traces with all keys of dictionaries that calls give in
+part. Each says where the layer leaves out what is not given: what it computes for a relation without edges need not be
+zero, for a bias alone or for the root's weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Relation = tuple[str, str, str]
+
+_FILLED = {"sum": 0.0, "mean": 0.0, "max": -math.inf, "min": math.inf}
+"""For each way to put results of relations together, the number that changes nothing."""
+
+
+def _hetero_conv(self: Any, *args_dict: dict[Any, Any], **kwargs_dict: dict[Any, Any]) -> dict[str, Tensor]:
+    """HeteroConv: a layer for each relation that has an argument of its own, and what a type gets put together."""
+    found: dict[str, list[tuple[Tensor, list[Tensor]]]] = {}
+    for relation, conv in self.convs.items():
+        witnesses = [v[relation] for v in (*args_dict, *kwargs_dict.values()) if relation in v]
+        if not witnesses:
+            continue
+        args = [v for given in args_dict for v in _arguments_for(relation, given)]
+        named = {
+            name.removesuffix("_dict"): v for name, given in kwargs_dict.items() for v in _arguments_for(relation, given)
+        }
+        found.setdefault(relation[2], []).append((conv(*args, **named), witnesses))
+    return {of_type: _together(parts, self.aggr) for of_type, parts in found.items()}
+
+
+def _arguments_for(relation: Relation, given: dict[Any, Any]) -> Iterable[Any]:
+    """What a dictionary holds for a relation: at most one argument, which is a pair for two types of nodes."""
+    src, _, dst = relation
+    if relation in given:
+        return [given[relation]]
+    if src == dst:
+        return [given[src]] if src in given else []
+    return [(given.get(src), given.get(dst))] if src in given or dst in given else []
+
+
+def _together(parts: list[tuple[Tensor, list[Tensor]]], aggr: str | None) -> Tensor:
+    """The results of one type of nodes, each with the arguments that it needs, put together where these are given."""
+    if len(parts) == 1:
+        (out, _), = parts
+        return out.unsqueeze(1) if aggr is None else out
+    if aggr not in _FILLED:
+        raise NotImplementedError(f"what HeteroConv(aggr={aggr!r}) returns has another width for other relations")
+    ops: Any = torch.ops.graphweave
+    stacked = torch.stack([ops.where_given(out, given, _FILLED[aggr]) for out, given in parts])
+    if aggr in ("max", "min"):
+        out = getattr(stacked, aggr)(dim=0).values
+    else:
+        out = stacked.sum(dim=0)
+    if aggr == "mean":
+        one = out.new_ones(())
+        out = out / torch.stack([ops.where_given(one, given, 0.0) for _, given in parts]).sum().clamp(min=1)
+    exists: Tensor = ops.given_with_any(out, [witness for _, given in parts for witness in given])
+    return exists
+
+
+def _hgt_conv(self: Any, x_dict: dict[str, Tensor], edge_index_dict: dict[Relation, Tensor]) -> dict[str, Any]:
+    """HGTConv, which puts the edges of all relations into one list: a relation without edges adds nothing to it. It has
+    a result for each type whose features are given."""
+    from torch_geometric.nn.conv import HGTConv  # optional, but already imported if this is called
+
+    out = HGTConv.forward(self, x_dict, edge_index_dict)
+    ops: Any = torch.ops.graphweave
+    return {kind: None if x is None else ops.given_with_any(x, [x_dict[kind]]) for kind, x in out.items()}
+
+
+FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("torch_geometric.nn.conv.hetero_conv", "HeteroConv.forward", _hetero_conv),
+    ("torch_geometric.nn.conv.hgt_conv", "HGTConv.forward", _hgt_conv),
+)
+"""Module, method, and the formula that is traced in its place."""
+
+_DECLARED: dict[tuple[str, str], Callable[[Any], Iterable[Relation]]] = {
+    ("torch_geometric.nn.conv.hetero_conv", "HeteroConv"): lambda conv: conv.convs.keys(),
+    ("torch_geometric.nn.conv.hgt_conv", "HGTConv"): lambda conv: conv.edge_types,
+}
+"""The layers above, and the relations that each was made for."""
+
+
+def declared_relations(module: torch.nn.Module) -> list[Relation]:
+    """The relations that the layers of a module were made for, in their order, each once."""
+    found: dict[Relation, None] = {}
+    for part in module.modules():
+        relations = _DECLARED.get((type(part).__module__, type(part).__qualname__))
+        if relations is not None:
+            found.update(dict.fromkeys(map(tuple, relations(part))))  # type: ignore[arg-type]
+    return list(found)
