@@ -40,13 +40,13 @@ class Formulas:
     @staticmethod
     def of(*, sparse: bool, ranks: bool, all_keys: bool = False) -> Formulas:
         """The formulas for functions of libraries that are imported; those for PyTorch's sparse matrices only with
-        `sparse`, those that do without branches on numbers of rows only with `ranks`, those for layers whose
-        dictionaries have keys that a call does not give only with `all_keys`."""
+        `sparse`, those that do without branches on numbers of rows only with `ranks` or `all_keys`, those for layers
+        whose dictionaries have keys that a call does not give only with `all_keys`."""
         here, everywhere = pyg_formulas.IN_MODULE, pyg_formulas.FORMULAS
         if sparse:
             here, everywhere = (*here, *sparse_formulas.IN_MODULE), (*everywhere, *sparse_formulas.FORMULAS)
-        if ranks:
-            everywhere = (*everywhere, *pyg_formulas.ON_RANKS)
+        if ranks or all_keys:
+            everywhere = (*everywhere, *pyg_formulas.WITHOUT_BRANCHES)
         if all_keys:
             everywhere = (*everywhere, *relation_formulas.FORMULAS)
         in_module = {(function, row[0]): row[2] for function, row in _found(here)}

@@ -51,15 +51,15 @@ def _together(parts: list[tuple[Tensor, list[Tensor]]], aggr: str | None) -> Ten
     if aggr not in _FILLED:
         raise NotImplementedError(f"what HeteroConv(aggr={aggr!r}) returns has another width for other relations")
     ops: Any = torch.ops.graphweave
-    stacked = torch.stack([ops.where_given(out, given, _FILLED[aggr]) for out, given in parts])
+    stacked = torch.stack([ops.where_given.default(out, given, _FILLED[aggr]) for out, given in parts])
     if aggr in ("max", "min"):
         out = getattr(stacked, aggr)(dim=0).values
     else:
         out = stacked.sum(dim=0)
     if aggr == "mean":
         one = out.new_ones(())
-        out = out / torch.stack([ops.where_given(one, given, 0.0) for _, given in parts]).sum().clamp(min=1)
-    exists: Tensor = ops.given_with_any(out, [witness for _, given in parts for witness in given])
+        out = out / torch.stack([ops.where_given.default(one, given, 0.0) for _, given in parts]).sum().clamp(min=1)
+    exists: Tensor = ops.given_with_any.default(out, [witness for _, given in parts for witness in given])
     return exists
 
 
@@ -70,7 +70,7 @@ def _hgt_conv(self: Any, x_dict: dict[str, Tensor], edge_index_dict: dict[Relati
 
     out = HGTConv.forward(self, x_dict, edge_index_dict)
     ops: Any = torch.ops.graphweave
-    return {kind: None if x is None else ops.given_with_any(x, [x_dict[kind]]) for kind, x in out.items()}
+    return {kind: None if x is None else ops.given_with_any.default(x, [x_dict[kind]]) for kind, x in out.items()}
 
 
 FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (

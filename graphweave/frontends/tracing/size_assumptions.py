@@ -36,6 +36,7 @@ NEUTRAL: dict[str, frozenset[str] | None] = {
         "check_contiguous_sizes_strides", "is_contiguous", "is_channels_last_contiguous_2d",
         "is_channels_last_contiguous_3d", "_is_non_overlapping_and_dense_or_false", "_check_strides_helper",
         "are_strides_like_channels_last_or_false", "should_swap", "ge", "compute_required_storage_length",
+        "__lt__",  # sorts dims by strides
         # A size that is a symbol never stands for one to be inferred, so it is not -1.
         "infer_size",
         # Shapes that are not known to be the same are broadcast, see below.
