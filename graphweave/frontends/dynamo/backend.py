@@ -18,7 +18,6 @@ from graphweave.core.spans import AOT_AUTOGRAD, STORE, span
 from graphweave.execute.gains import NothingGained
 from graphweave.frontends.calls.declared import replace_calls
 from graphweave.frontends.dynamo.captured_request import Asked
-from graphweave.frontends.dynamo.existing_results import check_call_under_way, checked
 from graphweave.frontends.dynamo.graph_compilation import GraphCompilation
 from graphweave.frontends.dynamo.mode import with_mode
 from graphweave.frontends.dynamo.progress import shown
@@ -26,6 +25,7 @@ from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.halves.autograd_function import equipped
 from graphweave.frontends.halves.folded_parts import folded
 from graphweave.frontends.halves.forward_mode import refuse_forward_mode
+from graphweave.frontends.halves.given_call import check_call_under_way, checked
 from graphweave.frontends.halves.stops import mark_stops
 from graphweave.frontends.spellings.given_values import take_given_values
 from graphweave.frontends.spellings.inplace import writes_apart

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from graphweave.core.lines import is_library
 from graphweave.core.log import logger
 from graphweave.frontends.calls.given_calls import given, result
-from graphweave.frontends.dynamo.existing_results import GivenCall, in_call
 from graphweave.frontends.dynamo.lazy import make_parameters
+from graphweave.frontends.halves.given_call import GivenCall, in_call
 from graphweave.frontends.spellings.given_values import NotGiven
 from graphweave.frontends.tracing.reasons import reason_of
 from graphweave.frontends.tracing.relation_formulas import declared_relations

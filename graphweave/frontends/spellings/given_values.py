@@ -20,10 +20,10 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves
 
-from graphweave.frontends.calls.dynamo_calls import call_name, example, writes
+from graphweave.frontends.calls.dynamo_calls import call_name, example, storages, writes
 from graphweave.frontends.calls.given_calls import given, given_with_any, result, where_given
+from graphweave.frontends.spellings.given_gradients import Edge, GivenGradients, given_gradients
 
 Clause = tuple[frozenset[int], frozenset[int]]
 """Holds in a call if one of the first flags is false, or one of the second true."""
@@ -43,9 +43,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class GivenValues:
-    """What the results of a graph need, in the order of their numbers."""
+    """What the results of a graph need, in the order of their numbers, and which inputs have gradients."""
 
     results: tuple[Result, ...]
+    gradients: GivenGradients
 
     def existing(self, is_given: Callable[[int], bool]) -> tuple[bool, ...]:
         """Which results exist in a call. NotGiven if eager mode would compute something else, or raise an error."""
@@ -70,7 +71,8 @@ def take_given_values(module: fx.GraphModule) -> GivenValues | None:
     for node in list(module.graph.nodes):
         graph.visit(node)
     module.recompile()
-    return GivenValues(tuple(graph.results[n] for n in sorted(graph.results)))
+    gradients = given_gradients(module.graph, graph.closed_by, graph.numbers)
+    return GivenValues(tuple(graph.results[n] for n in sorted(graph.results)), gradients)
 
 
 class _Graph:
@@ -80,9 +82,11 @@ class _Graph:
         self._graph = graph
         self._flags: dict[int, fx.Node] = {}
         self.results: dict[int, Result] = {}
+        self.numbers: dict[fx.Node, list[int]] = {}  # a value that is a result -> its numbers as one
+        self.closed_by: dict[Edge, frozenset[int]] = {}
         self._needs: dict[fx.Node, _Clauses] = {}
         self._written: dict[int, _Clauses] = {}  # storage -> what writes to it have added
-        self._inputs = {s for n in graph.find_nodes(op="placeholder") for s in _storages(n)}
+        self._inputs = {s for n in graph.find_nodes(op="placeholder") for s in storages(n)}
         self._rows: dict[int, list[sympy.Symbol]] = {}  # flag -> the numbers of rows that are 0 without it
         numbers = graph.find_nodes(op="placeholder")
         self._sizes = {_expr(example(n)): n for n in numbers if isinstance(example(n), torch.SymInt)}
@@ -99,6 +103,7 @@ class _Graph:
         elif node.target is result:
             x, number, may_be_absent = node.args
             self.results[number] = Result(self._of(x), bool(may_be_absent))  # type: ignore[index]
+            self.numbers.setdefault(x, []).append(number)  # type: ignore[arg-type]
             self._replace(node, x, self._of(x))
         elif node.op.startswith("call"):
             self._visit_call(node)
@@ -130,6 +135,7 @@ class _Graph:
                 condition = both
             chosen = self._graph.call_function(torch.where, (condition, x, otherwise))
         chosen.meta.update(node.meta)
+        self.closed_by[chosen, x] = frozenset(flags)  # type: ignore[index]
         self._replace(node, chosen, frozenset(c for c in needs if c[0].isdisjoint(c[1])))
 
     def _visit_call(self, node: fx.Node) -> None:
@@ -137,6 +143,8 @@ class _Graph:
         if name in ("cat", "concat", "concatenate"):
             dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
             needs = frozenset[Clause]().union(*(self._with_rows(x, _size(x, dim)) for x in operands))
+            closed = {(node, x): self._without_rows(_size(x, dim)) for x in operands}
+            self.closed_by.update({edge: flags for edge, flags in closed.items() if flags})
         elif name in ("add", "iadd") and not isinstance(example(node), Tensor):
             needs = frozenset[Clause]().union(*(self._with_rows(x, example(x)) for x in operands))
         else:
@@ -144,20 +152,26 @@ class _Graph:
         self._needs[node] = needs
         if needs and (writes(node) or _keeps_statistics(node)):
             written = node.args[1:3] if _keeps_statistics(node) else (node.kwargs.get("out", node.args[0]),)
-            for storage in (s for x in written if isinstance(x, fx.Node) for s in _storages(x)):
+            for storage in (s for x in written if isinstance(x, fx.Node) for s in storages(x)):
                 if storage in self._inputs:
                     raise NotGiven("what is computed of keys that are not always given is written into a tensor")
                 self._written[storage] = self._written.get(storage, _NOTHING) | needs
 
     def _of(self, x: Any) -> _Clauses:
         found = self._needs.get(x, _NOTHING)
-        for storage in _storages(x) & self._written.keys() if self._written else ():
+        for storage in storages(x) & self._written.keys() if self._written else ():
             found |= self._written[storage]
         return found
 
     def _with_rows(self, x: fx.Node, size: Any) -> _Clauses:
         """What an operand needs that has no effect if `size`, a size of it or itself, is 0."""
         return frozenset(c for c in self._of(x) if c[0] or not all(self._is_zero(size, flag) for flag in c[1]))
+
+    def _without_rows(self, size: Any) -> frozenset[int]:
+        """The flags without which `size` is 0."""
+        symbols = getattr(_expr(size), "free_symbols", ())
+        flags = {flag for flag, rows in self._rows.items() if not symbols.isdisjoint(rows)} if symbols else set()
+        return frozenset(flag for flag in flags if self._is_zero(size, flag))
 
     def _is_zero(self, size: Any, flag: int) -> bool:
         expr = _expr(size)
@@ -190,7 +204,3 @@ def _size(x: fx.Node, dim: Any) -> Any:
     value = example(x)
     return value.shape[dim] if isinstance(value, Tensor) else None
 
-
-def _storages(x: object) -> set[int]:
-    values = tree_leaves(example(x)) if isinstance(x, fx.Node) else ()
-    return {v.untyped_storage()._cdata for v in values if isinstance(v, Tensor) and v.layout is torch.strided}

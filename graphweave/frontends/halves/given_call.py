@@ -1,5 +1,5 @@
-"""A call of a function that was traced with all keys of its dictionaries: which keys it gives, and which of its results
-exist."""
+"""A call of a function that was traced with all keys of its dictionaries: which keys it gives, which of its results
+exist, and which of its inputs have a gradient."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from graphweave.frontends.spellings.given_values import GivenValues
 
 @dataclass(slots=True)
 class GivenCall:
-    """`given` says of each flag whether its key is given, `existing` of each result, once the call has run, whether it
-    exists."""
+    """`given` says of each flag whether its key is given. `existing` says of each result whether it exists, and
+    `unreached` has the positions of the inputs without a gradient, once the compiled graph has been called."""
 
     given: Sequence[bool]
     existing: tuple[bool, ...] = ()
+    unreached: frozenset[int] = frozenset()
 
 
 _call: ContextVar[GivenCall | None] = ContextVar("_call", default=None)
@@ -41,6 +42,12 @@ def check_call_under_way(values: GivenValues) -> None:
         values.existing(call.given.__getitem__)
 
 
+def unreached_inputs() -> frozenset[int]:
+    """The positions of the inputs that have no gradient in the call under way."""
+    call = _call.get()
+    return frozenset() if call is None else call.unreached
+
+
 def checked(run: Callable[..., Any], values: GivenValues) -> Callable[..., Any]:
     """`run`, a compiled graph, which runs only if its results exist in the call: NotGiven is raised before."""
 
@@ -48,6 +55,7 @@ def checked(run: Callable[..., Any], values: GivenValues) -> Callable[..., Any]:
         call = _call.get()
         if call is not None:
             call.existing = values.existing(call.given.__getitem__)
+            call.unreached = values.gradients.unreached(call.given.__getitem__, call.existing)
         return run(*inputs)
 
     return with_check
