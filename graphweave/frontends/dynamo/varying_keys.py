@@ -25,6 +25,7 @@ from graphweave.core.log import logger
 from graphweave.frontends.calls.given_calls import given, result
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.halves.given_call import GivenCall, in_call
+from graphweave.frontends.sparse.sparse_arguments import with_strides_of_edges
 from graphweave.frontends.spellings.given_values import NotGiven
 from graphweave.frontends.tracing.reasons import reason_of
 from graphweave.frontends.tracing.relation_formulas import declared_relations
@@ -71,7 +72,7 @@ class VaryingKeys:
     def _completed(
         self, dicts: Dicts, keys: Mapping[int | str, list[Key]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        full = {at: {k: d[k] if k in d else self._known.empty(at, k) for k in keys[at]} for at, d in dicts.items()}
+        full = {at: {k: d[k] if k in d else self._known.empty[at][k] for k in keys[at]} for at, d in dicts.items()}
         of_key: dict[Key, bool] = {}
         for at, d in dicts.items():
             of_key.update({k: k in d for k in keys[at]})
@@ -105,13 +106,13 @@ class VaryingKeys:
 
 @dataclass(slots=True)
 class _Known:
-    """The keys that dictionaries had so far, the relations that layers were made for, and what a tensor without rows
-    looks like for each key."""
+    """The keys that dictionaries had so far, and the relations that layers were made for."""
 
     declared: dict[Key, None] = field(default_factory=dict)
     declared_from: bool = False
     """Whether the function has been searched for layers."""
-    _empty: dict[int | str, dict[Key, Tensor]] = field(default_factory=dict)
+    empty: dict[int | str, dict[Key, Tensor]] = field(default_factory=dict)
+    """For each dictionary and key a tensor without rows, an object of its own."""
 
     def declare(self, target: Callable[..., Any]) -> None:
         self.declared_from = True
@@ -122,13 +123,13 @@ class _Known:
         """All keys of each dictionary, of which a call gives `dicts`; None if its dictionaries contradict each other:
         one lacks a key that another one has, or a relation's type of nodes."""
         for at, d in dicts.items():
-            known = self._empty.setdefault(at, {})
+            known = self.empty.setdefault(at, {})
             for key, value in d.items():
                 old = known.get(key)
                 if old is None or not _looks_like(old, value):
                     known[key] = _without_rows(value)
         self._complete_relations(dicts)
-        keys = {at: list(self._empty[at]) for at in dicts}
+        keys = {at: list(self.empty[at]) for at in dicts}
         lacking = {k for at, d in dicts.items() for k in keys[at] if k not in d}
         if any(k in d for d in dicts.values() for k in lacking):
             return None
@@ -143,17 +144,13 @@ class _Known:
         relational = {at for at, d in dicts.items() if _of_relations(d)}
         if not self.declared or not all(_is_edges(next(iter(dicts[at].values()))) for at in relational):
             return
-        types_ = [self._empty[at].keys() for at in dicts if at not in relational]
+        types_ = [self.empty[at].keys() for at in dicts if at not in relational]
         for at in relational:
-            edges = next(iter(self._empty[at].values()))
+            edges = next(iter(self.empty[at].values()))
             for key in self.declared:
                 if all(key[0] in known and key[2] in known for known in types_):
-                    self._empty[at].setdefault(key, edges)
-
-    def empty(self, at: int | str, key: Key) -> Tensor:
-        """A tensor without rows for a key, an object of its own for each."""
-        like = self._empty[at][key]
-        return like.detach().clone().requires_grad_(like.requires_grad)
+                    if key not in self.empty[at]:
+                        self.empty[at][key] = _without_rows(edges)
 
 
 def _with_flags(target: Callable[..., Any]) -> Callable[..., Any]:
@@ -242,8 +239,9 @@ def _is_edges(value: Tensor) -> bool:
 
 
 def _without_rows(value: Tensor) -> Tensor:
-    shape = (2, 0) if _is_edges(value) else (0, *value.shape[1:])
-    return value.detach().new_empty(shape).requires_grad_(value.requires_grad)
+    if _is_edges(value):
+        return with_strides_of_edges(value.new_empty((2, 0)))
+    return value.detach().new_empty((0, *value.shape[1:])).requires_grad_(value.requires_grad)
 
 
 def _looks_like(empty: Tensor, value: Tensor) -> bool:
