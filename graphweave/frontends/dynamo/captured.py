@@ -159,7 +159,9 @@ class Captured:
         self._compiled = self._compile(traced, dynamic)
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
-        self._settings = tuple(replace(s, any_rows=on_ranks, all_keys=all_keys, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried)
+        self._settings = tuple(
+            replace(s, any_rows=on_ranks, all_keys=all_keys, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried
+        )
         more = f"{dynamic} {dynamo} {fullgraph}"
         kept = not on_ranks and taker is None and not all_keys
         self._on_disk = CapturesOnDisk(target, options or {}, more, widths).compiled if kept else None

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphweave.core.errors import CaptureError
 from graphweave.core.lines import is_library
 from graphweave.core.log import logger
 from graphweave.frontends.calls.given_calls import given, result
@@ -90,7 +91,9 @@ class VaryingKeys:
         except Exception as error:
             if (why := _refusal(error)) is None:
                 raise
-            import traceback; traceback.print_exc()
+            import traceback
+
+            traceback.print_exc()
             self._refused = call.existing == ()
             _log.info("%s is compiled for each set of keys: %s", getattr(self._target, "__name__", self._target), why)
             return AS_GIVEN
@@ -144,13 +147,11 @@ class _Known:
         relational = {at for at, d in dicts.items() if _of_relations(d)}
         if not self.declared or not all(_is_edges(next(iter(dicts[at].values()))) for at in relational):
             return
-        types_ = [self.empty[at].keys() for at in dicts if at not in relational]
+        features = [self.empty[at].keys() for at in dicts if at not in relational]
+        usable = [key for key in self.declared if all(key[0] in known and key[2] in known for known in features)]
         for at in relational:
-            edges = next(iter(self.empty[at].values()))
-            for key in self.declared:
-                if all(key[0] in known and key[2] in known for known in types_):
-                    if key not in self.empty[at]:
-                        self.empty[at][key] = _without_rows(edges)
+            like = next(iter(self.empty[at].values()))
+            self.empty[at].update({key: _without_rows(like) for key in usable if key not in self.empty[at]})
 
 
 def _with_flags(target: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,7 +211,7 @@ def _refusal(error: BaseException) -> str | None:
     what is not given."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, NotGiven):
+        if isinstance(seen, NotGiven | CaptureError):
             return str(seen)
         seen = getattr(seen, "inner_exception", None) or seen.__cause__
     return reason_of(error)[0] if isinstance(error, torch._dynamo.exc.TorchDynamoException) else None

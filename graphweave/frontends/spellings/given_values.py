@@ -203,4 +203,3 @@ def _expr(size: Any) -> Any:
 def _size(x: fx.Node, dim: Any) -> Any:
     value = example(x)
     return value.shape[dim] if isinstance(value, Tensor) else None
-

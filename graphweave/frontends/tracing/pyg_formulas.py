@@ -299,5 +299,5 @@ IN_MODULE: _Table = (
 """Like `FORMULAS`, for calls from the module itself, which has imported the function."""
 
 WITHOUT_BRANCHES: _Table = (("torch_geometric.nn.conv.gat_conv", "GATConv.edge_update", _attention),)
-"""Like `FORMULAS`, for functions that run over the parts of a graph, or on relations of which some have no edges: without
-branches on how many rows there are."""
+"""Like `FORMULAS`, for functions that run over the parts of a graph, or on relations of which some have no edges:
+without branches on how many rows there are."""

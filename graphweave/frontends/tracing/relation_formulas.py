@@ -27,7 +27,9 @@ def _hetero_conv(self: Any, *args_dict: dict[Any, Any], **kwargs_dict: dict[Any,
             continue
         args = [v for given in args_dict for v in _arguments_for(relation, given)]
         named = {
-            name.removesuffix("_dict"): v for name, given in kwargs_dict.items() for v in _arguments_for(relation, given)
+            name.removesuffix("_dict"): v
+            for name, given in kwargs_dict.items()
+            for v in _arguments_for(relation, given)
         }
         found.setdefault(relation[2], []).append((conv(*args, **named), witnesses))
     return {of_type: _together(parts, self.aggr) for of_type, parts in found.items()}
@@ -46,19 +48,18 @@ def _arguments_for(relation: Relation, given: dict[Any, Any]) -> Iterable[Any]:
 def _together(parts: list[tuple[Tensor, list[Tensor]]], aggr: str | None) -> Tensor:
     """The results of one type of nodes, each with the arguments that it needs, put together where these are given."""
     if len(parts) == 1:
-        (out, _), = parts
+        ((out, _),) = parts
         return out.unsqueeze(1) if aggr is None else out
     if aggr not in _FILLED:
         raise NotImplementedError(f"what HeteroConv(aggr={aggr!r}) returns has another width for other relations")
     ops: Any = torch.ops.graphweave
     stacked = torch.stack([ops.where_given.default(out, given, _FILLED[aggr]) for out, given in parts])
-    if aggr in ("max", "min"):
-        out = getattr(stacked, aggr)(dim=0).values
-    else:
-        out = stacked.sum(dim=0)
-    if aggr == "mean":
+    out = stacked.sum(dim=0) if aggr in ("sum", "mean") else getattr(stacked, aggr)(dim=0).values
+    if aggr != "sum":
         one = out.new_ones(())
-        out = out / torch.stack([ops.where_given.default(one, given, 0.0) for _, given in parts]).sum().clamp(min=1)
+        count = torch.stack([ops.where_given.default(one, given, 0.0) for _, given in parts]).sum()
+        # without any relation there is no result, but infinite rows would make the gradients of weights NaN
+        out = out / count.clamp(min=1) if aggr == "mean" else torch.where(count > 0, out, 0.0)
     exists: Tensor = ops.given_with_any.default(out, [witness for _, given in parts for witness in given])
     return exists
 

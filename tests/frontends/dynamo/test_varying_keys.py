@@ -3,7 +3,7 @@ gradients, None included."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.core.errors import IndexRangeError
-from tests.support import features, random_graph
+from tests.support import by_default, features, random_graph
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
@@ -102,12 +102,7 @@ def once() -> tuple[int, int, int]:
     return found["compilations"] + found["restored_graphs"], found["graph_breaks"], found["eager_fallbacks"]
 
 
-def cases() -> Iterator[object]:
-    for name in MODELS:
-        yield pytest.param(name, marks=() if name == QUICK else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", by_default(MODELS, QUICK))
 def test_one_compilation_serves_all_sets_of_relations(name: str) -> None:
     model = Layers(MODELS[name]).double()
     compiled = graphweave.compile(model)
@@ -164,6 +159,42 @@ def test_what_needs_all_relations_is_compiled_for_each_set_of_keys() -> None:
     assert once()[1:] == (0, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("asks", [lambda x: "b" in x, lambda x: len(x) > 1, lambda x: x.get("b") is not None])
+def test_code_that_asks_for_keys_is_compiled_for_each_set_of_keys(asks: Callable[[Nodes], bool]) -> None:
+    layer = Layers(hetero(sage), 1).double()
+
+    def model(x: Nodes, edges: Edges) -> Tensor:
+        out = layer(x, edges)
+        return out["a"] if asks(dict(out)) else -out["a"]
+
+    compiled = graphweave.compile(model)
+    for chosen in ((1,), (0, 1), (2,)):
+        torch.testing.assert_close(compiled(nodes(), edges(chosen)), model(nodes(), edges(chosen)))
+
+
+@pytest.mark.slow
+def test_running_statistics_of_missing_relations_stay() -> None:
+    """What a relation writes to its module's buffers cannot be left out, so each set of relations is compiled."""
+
+    class Normed(pyg.SAGEConv):
+        def __init__(self) -> None:
+            super().__init__((W, W), W)
+            self.norm = nn.BatchNorm1d(W)
+
+        def forward(self, x: tuple[Tensor, Tensor], index: Tensor) -> Tensor:
+            out: Tensor = self.norm(super().forward(x, index))
+            return out
+
+    models = [Layers(hetero(Normed), 1).double() for _ in range(2)]
+    compiled = graphweave.compile(models[0])
+    for chosen in ((0, 1), (1, 2), (0,)):
+        out, wanted = compiled(nodes(), edges(chosen)), models[1](nodes(), edges(chosen))
+        torch.testing.assert_close(out, {kind: wanted[kind] for kind in out})
+    torch.testing.assert_close(dict(models[0].named_buffers()), dict(models[1].named_buffers()))
+
+
+@pytest.mark.slow
 def test_an_index_out_of_range_raises() -> None:
     compiled = graphweave.compile(Layers(hetero(sage), 1).double())
     compiled(nodes(), edges((0, 1)))
