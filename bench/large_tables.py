@@ -59,7 +59,7 @@ def measure(entities: int, optimiser: str, repeats: int, threads: int) -> dict[s
         generator.set_state(state[0])
         torch.set_rng_state(state[1])
         losses.append(step(way, updates=False)[2])
-    if not torch.allclose(*losses, rtol=1e-4):
+    if not torch.allclose(losses[0], losses[1], rtol=1e-4):
         return {"status": f"wrong: the loss is {losses[0]:.6f}, in eager mode {losses[1]:.6f}"}
     ways = {"eager": model.loss, "graphweave": compiled}
     found: dict[str, list[tuple[float, float, Tensor]]] = {name: [] for name in ways}

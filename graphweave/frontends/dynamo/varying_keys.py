@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from graphweave.core.errors import CaptureError
 from graphweave.core.lines import is_library
 from graphweave.core.log import logger
 from graphweave.frontends.calls.given_calls import given, result
@@ -28,6 +27,7 @@ from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.halves.given_call import GivenCall, in_call
 from graphweave.frontends.sparse.sparse_arguments import with_strides_of_edges
 from graphweave.frontends.spellings.given_values import NotGiven
+from graphweave.frontends.tracing.asked_keys import KeysAsked
 from graphweave.frontends.tracing.reasons import reason_of
 from graphweave.frontends.tracing.relation_formulas import declared_relations
 
@@ -60,7 +60,7 @@ class VaryingKeys:
         """The results of a call whose dictionaries lack keys; AS_GIVEN if they do not, or if it cannot be completed."""
         if self._refused or not any(type(a) is dict for a in (*args, *kwargs.values())):
             return AS_GIVEN
-        dicts = _typed({**dict(enumerate(args)), **kwargs})
+        dicts = _typed([*enumerate(args), *kwargs.items()])
         if not any(map(_of_relations, dicts.values())):
             return AS_GIVEN
         if not self._known.declared_from:
@@ -211,16 +211,16 @@ def _refusal(error: BaseException) -> str | None:
     what is not given."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, NotGiven | CaptureError):
+        if isinstance(seen, NotGiven | KeysAsked):
             return str(seen)
         seen = getattr(seen, "inner_exception", None) or seen.__cause__
     return reason_of(error)[0] if isinstance(error, torch._dynamo.exc.TorchDynamoException) else None
 
 
-def _typed(arguments: Mapping[int | str, Any]) -> Dicts:
+def _typed(arguments: Iterable[tuple[int | str, Any]]) -> Dicts:
     """The arguments that are dictionaries of tensors by types of nodes or by relations."""
     return {
-        at: arg for at, arg in arguments.items()
+        at: arg for at, arg in arguments
         if type(arg) is dict and arg and all(map(_is_plain, arg.values()))
         and (all(isinstance(k, str) for k in arg) or _of_relations(arg))
     }  # fmt: skip

@@ -10,7 +10,6 @@ from typing import Any
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import ConstDictVariable
 
-from graphweave.core.errors import CaptureError
 from graphweave.core.lines import is_library
 from graphweave.frontends.tracing.call_under_way import under_way
 
@@ -19,9 +18,13 @@ _QUESTIONS = ("sq_contains", "mp_length")
 """Methods of Dynamo's dictionaries behind `in` and `len`; in some versions of PyTorch these are calls of methods."""
 
 
+class KeysAsked(Exception):
+    """The user's code asks which keys a dictionary has, which differ from call to call."""
+
+
 @contextmanager
 def keys_not_asked() -> Iterator[None]:
-    """Within the block, a trace ends with a CaptureError where the user's code asks which keys a dictionary has of
+    """Within the block, a trace ends with KeysAsked where the user's code asks which keys a dictionary has of
     those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing."""
     kept: dict[str, Callable[..., Any]] = {}
 
@@ -31,7 +34,7 @@ def keys_not_asked() -> Iterator[None]:
             return
         varying = call.arguments[0][0]
         if any(key.vt.is_python_constant() and key.vt.as_python_constant() in varying for key in self.items):
-            raise CaptureError("the function asks which keys a dictionary has, which differ from call to call")
+            raise KeysAsked("the function asks which keys a dictionary has, which differ from call to call")
 
     def method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         if name in _METHODS:
