@@ -73,7 +73,7 @@ class VaryingKeys:
     def _completed(
         self, dicts: Dicts, keys: Mapping[int | str, list[Key]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        full = {at: {k: d[k] if k in d else self._known.empty[at][k] for k in keys[at]} for at, d in dicts.items()}
+        full = {at: {k: d[k] if k in d else self._known.missing(at, k, d) for k in keys[at]} for at, d in dicts.items()}
         of_key: dict[Key, bool] = {}
         for at, d in dicts.items():
             of_key.update({k: k in d for k in keys[at]})
@@ -152,6 +152,13 @@ class _Known:
         for at in relational:
             like = next(iter(self.empty[at].values()))
             self.empty[at].update({key: _without_rows(like) for key in usable if key not in self.empty[at]})
+
+    def missing(self, at: int | str, key: Key, d: Mapping[Key, Tensor]) -> Tensor:
+        """A tensor without rows for a key that a dictionary lacks. Edges have the dtype and device of those of `d`."""
+        empty, like = self.empty[at][key], next(iter(d.values()))
+        if _is_edges(empty) and (empty.dtype, empty.device) != (like.dtype, like.device):
+            empty = self.empty[at][key] = _without_rows(like)
+        return empty
 
 
 def _with_flags(target: Callable[..., Any]) -> Callable[..., Any]:

@@ -120,7 +120,8 @@ def _computed_later(lookups: Sequence[_Lookup], order: Mapping[fx.Node, int]) ->
         if not more:
             break
         later |= {node for node in ancestors(more) if order[node] >= begin}
-    read = {s for node in later for x in node.all_input_nodes for s in storages(x)}
+    operands = [lookup.index for lookup in lookups] + [x for node in later for x in node.all_input_nodes]
+    read = {s for x in operands for s in storages(x)}
     changed = {s for node in later if writes(node) for s in storages(_written(node))}
     others = [node for node in between if node not in later]
     if any(writes(node) and not read.isdisjoint(storages(_written(node))) for node in others):

@@ -74,11 +74,30 @@ def _hgt_conv(self: Any, x_dict: dict[str, Tensor], edge_index_dict: dict[Relati
     return {kind: None if x is None else ops.given_with_any.default(x, [x_dict[kind]]) for kind, x in out.items()}
 
 
+def _edges_of_all(
+    edge_index_dict: dict[Relation, Tensor], src_offset_dict: dict[Relation, int], dst_offset_dict: dict[str, int],
+    edge_attr_dict: Any = None, num_nodes: int | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """construct_bipartite_edge_index: the edges of all relations in one list, and their features, of which parameters
+    are one row for each relation. The original asks whether there are as many rows as edges, so that a relation with
+    one edge would be a compilation."""
+    edges, features = [], []
+    for relation, first in src_offset_dict.items():
+        index = edge_index_dict[relation]
+        edges.append(torch.stack([index[0] + first, index[1] + dst_offset_dict[relation[2]]]))
+        if isinstance(edge_attr_dict, torch.nn.Module):
+            features.append(edge_attr_dict["__".join(relation)].expand(index.size(1), -1))
+        elif edge_attr_dict is not None:
+            features.append(edge_attr_dict[relation])
+    return torch.cat(edges, dim=1), torch.cat(features) if features else None
+
+
 FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("torch_geometric.nn.conv.hetero_conv", "HeteroConv.forward", _hetero_conv),
     ("torch_geometric.nn.conv.hgt_conv", "HGTConv.forward", _hgt_conv),
+    ("torch_geometric.utils.hetero", "construct_bipartite_edge_index", _edges_of_all),
 )
-"""Module, method, and the formula that is traced in its place."""
+"""Module, function or method, and the formula that is traced in its place."""
 
 _DECLARED: dict[tuple[str, str], Callable[[Any], Iterable[Relation]]] = {
     ("torch_geometric.nn.conv.hetero_conv", "HeteroConv"): lambda conv: conv.convs.keys(),
