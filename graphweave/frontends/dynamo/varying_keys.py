@@ -33,8 +33,10 @@ from graphweave.frontends.tracing.relation_formulas import declared_relations
 
 _log = logger(__name__)
 
-Key = Any
+Relation = tuple[str, str, str]
+Key = str | Relation
 """A type of nodes, or a relation (source, name, destination)."""
+Function = Callable[..., Any]
 Dicts = dict[int | str, dict[Key, Tensor]]
 """Position or name of an argument -> the dictionary of tensors that it is."""
 
@@ -48,15 +50,15 @@ _MAX_DEPTH = 4
 class VaryingKeys:
     """Calls of one function with dictionaries of relations, completed to all keys known so far."""
 
-    def __init__(self, target: Callable[..., Any], make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def __init__(self, target: Function, make: Callable[[Function], Function]) -> None:
         """`make` compiles a function whole, for dictionaries with all keys."""
         self._target, self._make = target, make
-        self._compiled: Callable[..., Any] | None = None
-        self._known = _Known()
+        self._compiled: Function | None = None
+        self._known = _KnownKeys()
         self._refused = False
         self._flags: dict[bool, list[Tensor]] = {True: [], False: []}
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """The results of a call whose dictionaries lack keys; AS_GIVEN if they do not, or if it cannot be completed."""
         if self._refused or not any(type(a) is dict for a in (*args, *kwargs.values())):
             return AS_GIVEN
@@ -71,8 +73,8 @@ class VaryingKeys:
         return self._completed(dicts, keys, args, kwargs)
 
     def _completed(
-        self, dicts: Dicts, keys: Mapping[int | str, list[Key]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+        self, dicts: Dicts, keys: Mapping[int | str, list[Key]], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         full = {at: {k: d[k] if k in d else self._known.missing(at, k, d) for k in keys[at]} for at, d in dicts.items()}
         of_key: dict[Key, bool] = {}
         for at, d in dicts.items():
@@ -91,9 +93,6 @@ class VaryingKeys:
         except Exception as error:
             if (why := _refusal(error)) is None:
                 raise
-            import traceback
-
-            traceback.print_exc()
             self._refused = call.existing == ()
             _log.info("%s is compiled for each set of keys: %s", getattr(self._target, "__name__", self._target), why)
             return AS_GIVEN
@@ -108,7 +107,7 @@ class VaryingKeys:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownKeys:
     """The keys that dictionaries had so far, and the relations that layers were made for."""
 
     declared: dict[Key, None] = field(default_factory=dict)
@@ -117,7 +116,7 @@ class _Known:
     empty: dict[int | str, dict[Key, Tensor]] = field(default_factory=dict)
     """For each dictionary and key a tensor without rows, an object of its own."""
 
-    def declare(self, target: Callable[..., Any]) -> None:
+    def declare(self, target: Function) -> None:
         self.declared_from = True
         for module in _modules_of(target, _MAX_DEPTH):
             self.declared.update(dict.fromkeys(declared_relations(module)))
@@ -161,16 +160,16 @@ class _Known:
         return empty
 
 
-def _with_flags(target: Callable[..., Any]) -> Callable[..., Any]:
+def _with_flags(target: Function) -> Function:
     """The function that is traced: `target` on dictionaries with all keys, of which `flags` says whether they are
     given."""
 
-    def of_all_keys(flags: dict[Key, Tensor], *args: Any, **kwargs: Any) -> Any:
+    def of_all_keys(flags: dict[Key, Tensor], *args: object, **kwargs: object) -> object:
         if not torch.compiler.is_compiling():
             raise NotGiven("the function runs as Python")
         numbers = {key: number for number, key in enumerate(flags)}
 
-        def told(arg: Any) -> Any:
+        def told(arg: object) -> object:
             if type(arg) is not dict or not arg or not all(key in numbers for key in arg):
                 return arg
             return {k: given(v, flags[k], numbers[k], int(_is_edges(v))) for k, v in arg.items()}
@@ -181,13 +180,15 @@ def _with_flags(target: Callable[..., Any]) -> Callable[..., Any]:
     return of_all_keys
 
 
-def _numbered(out: Any, numbers: list[None], in_dict: bool) -> Any:
+def _numbered(out: object, numbers: list[None], in_dict: bool) -> object:
     """The results of a function, each tensor with its number."""
     if isinstance(out, Tensor):
         numbers.append(None)
         return result(out, len(numbers) - 1, in_dict)
-    if type(out) in (list, tuple):
-        return type(out)([_numbered(item, numbers, False) for item in out])
+    if type(out) is list:
+        return [_numbered(item, numbers, False) for item in out]
+    if type(out) is tuple:
+        return tuple([_numbered(item, numbers, False) for item in out])
     if type(out) is dict:
         return {key: _numbered(item, numbers, True) for key, item in out.items()}
     if out is None:
@@ -195,13 +196,15 @@ def _numbered(out: Any, numbers: list[None], in_dict: bool) -> Any:
     raise NotGiven("a result is neither a tensor nor a list, tuple or dict of tensors")
 
 
-def _existing(out: Any, exists: Iterator[bool]) -> Any:
+def _existing(out: object, exists: Iterator[bool]) -> object:
     """The results, without those items of dictionaries that eager mode would not have made."""
     if isinstance(out, Tensor):
         next(exists)
         return out
-    if type(out) in (list, tuple):
-        return type(out)([_existing(item, exists) for item in out])
+    if type(out) is list:
+        return [_existing(item, exists) for item in out]
+    if type(out) is tuple:
+        return tuple([_existing(item, exists) for item in out])
     if type(out) is dict:
         kept = {}
         for key, item in out.items():
@@ -224,7 +227,7 @@ def _refusal(error: BaseException) -> str | None:
     return reason_of(error)[0] if isinstance(error, torch._dynamo.exc.TorchDynamoException) else None
 
 
-def _typed(arguments: Iterable[tuple[int | str, Any]]) -> Dicts:
+def _typed(arguments: Iterable[tuple[int | str, object]]) -> Dicts:
     """The arguments that are dictionaries of tensors by types of nodes or by relations."""
     return {
         at: arg for at, arg in arguments
@@ -233,11 +236,11 @@ def _typed(arguments: Iterable[tuple[int | str, Any]]) -> Dicts:
     }  # fmt: skip
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided and value.dim() > 0
 
 
-def _of_relations(arg: dict[Key, Any]) -> bool:
+def _of_relations(arg: Mapping[Key, object]) -> bool:
     return all(isinstance(k, tuple) and len(k) == 3 and all(isinstance(part, str) for part in k) for k in arg)
 
 
@@ -257,7 +260,7 @@ def _looks_like(empty: Tensor, value: Tensor) -> bool:
     return same and empty.shape[1:] == value.shape[1:] if not _is_edges(value) else same
 
 
-def _modules_of(target: Any, depth: int) -> Iterator[nn.Module]:
+def _modules_of(target: object, depth: int) -> Iterator[nn.Module]:
     """The modules that a function reaches: its own, and those in closures and globals of the user's functions."""
     if isinstance(target, nn.Module):
         yield target

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 from graphweave.frontends.spellings.given_values import GivenValues
 
@@ -48,10 +47,10 @@ def unreached_inputs() -> frozenset[int]:
     return frozenset() if call is None else call.unreached
 
 
-def checked(run: Callable[..., Any], values: GivenValues) -> Callable[..., Any]:
+def checked(run: Callable[..., object], values: GivenValues) -> Callable[..., object]:
     """`run`, a compiled graph, which runs only if its results exist in the call: NotGiven is raised before."""
 
-    def with_check(*inputs: Any) -> Any:
+    def with_check(*inputs: object) -> object:
         call = _call.get()
         if call is not None:
             call.existing = values.existing(call.given.__getitem__)

@@ -22,7 +22,7 @@ Edge = tuple[fx.Node, fx.Node]
 
 @dataclass(frozen=True, slots=True)
 class GivenGradients:
-    """What lies on the ways from results back to inputs. `gates` are in the order in which they are reached: flags that
+    """The gates on the ways from results back to inputs. `gates` are in the order in which they are reached: flags that
     must be given, and what is behind, any of which must be reached: a result's number, or -1 - n for the nth gate.
     `inputs` has the same for inputs with a gradient, by their positions."""
 

@@ -36,16 +36,16 @@ class NotGiven(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ResultNeeds:
     needs: _Clauses
     may_be_absent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GivenValues:
-    """What the results of a graph need, in the order of their numbers, and which inputs have gradients."""
+    """The needs of a graph's results, in the order of their numbers, and which inputs have gradients."""
 
-    results: tuple[Result, ...]
+    results: tuple[ResultNeeds, ...]
     gradients: GivenGradients
 
     def existing(self, is_given: Callable[[int], bool]) -> tuple[bool, ...]:
@@ -67,7 +67,7 @@ def take_given_values(module: fx.GraphModule) -> GivenValues | None:
     or if the graph writes what is not given into an input."""
     if not module.graph.find_nodes(op="call_function", target=given):
         return None
-    graph = _Graph(module.graph)
+    graph = _Conditions(module.graph)
     for node in list(module.graph.nodes):
         graph.visit(node)
     module.recompile()
@@ -75,13 +75,13 @@ def take_given_values(module: fx.GraphModule) -> GivenValues | None:
     return GivenValues(tuple(graph.results[n] for n in sorted(graph.results)), gradients)
 
 
-class _Graph:
+class _Conditions:
     """The conditions of the values of a graph, in the order of its nodes."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
         self._flags: dict[int, fx.Node] = {}
-        self.results: dict[int, Result] = {}
+        self.results: dict[int, ResultNeeds] = {}
         self.numbers: dict[fx.Node, list[int]] = {}  # a value that is a result -> its numbers as one
         self.closed_by: dict[Edge, frozenset[int]] = {}
         self._needs: dict[fx.Node, _Clauses] = {}
@@ -97,13 +97,13 @@ class _Graph:
         elif node.target is where_given:
             self._visit_where(node)
         elif node.target is given_with_any:
-            x, witnesses = node.args
-            flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))  # type: ignore[union-attr]
+            x, witnesses = _operands(node)
+            flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))
             self._replace(node, x, self._of(x) | {(frozenset(), flags)} if flags else self._of(x))
         elif node.target is result:
-            x, number, may_be_absent = node.args
-            self.results[number] = Result(self._of(x), bool(may_be_absent))  # type: ignore[index]
-            self.numbers.setdefault(x, []).append(number)  # type: ignore[arg-type]
+            x, number, may_be_absent = _operands(node)
+            self.results[number] = ResultNeeds(self._of(x), bool(may_be_absent))
+            self.numbers.setdefault(x, []).append(number)
             self._replace(node, x, self._of(x))
         elif node.op.startswith("call"):
             self._visit_call(node)
@@ -121,8 +121,8 @@ class _Graph:
         self._replace(node, x, self._of(x) | needed)
 
     def _visit_where(self, node: fx.Node) -> None:
-        x, witnesses, otherwise = node.args
-        flags = sorted({flag for w in witnesses for flag in self._flags_of(w)})  # type: ignore[union-attr]
+        x, witnesses, otherwise = _operands(node)
+        flags = sorted({flag for w in witnesses for flag in self._flags_of(w)})
         if not flags:
             self._replace(node, x, self._of(x))
             return
@@ -135,13 +135,13 @@ class _Graph:
                 condition = both
             chosen = self._graph.call_function(torch.where, (condition, x, otherwise))
         chosen.meta.update(node.meta)
-        self.closed_by[chosen, x] = frozenset(flags)  # type: ignore[index]
+        self.closed_by[chosen, x] = frozenset(flags)
         self._replace(node, chosen, frozenset(c for c in needs if c[0].isdisjoint(c[1])))
 
     def _visit_call(self, node: fx.Node) -> None:
         name, operands = call_name(node), node.all_input_nodes
         if name in ("cat", "concat", "concatenate"):
-            dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+            dim: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
             needs = frozenset[Clause]().union(*(self._with_rows(x, _size(x, dim)) for x in operands))
             closed = {(node, x): self._without_rows(_size(x, dim)) for x in operands}
             self.closed_by.update({edge: flags for edge, flags in closed.items() if flags})
@@ -157,33 +157,33 @@ class _Graph:
                     raise NotGiven("what is computed of keys that are not always given is written into a tensor")
                 self._written[storage] = self._written.get(storage, _NOTHING) | needs
 
-    def _of(self, x: Any) -> _Clauses:
+    def _of(self, x: fx.Node) -> _Clauses:
         found = self._needs.get(x, _NOTHING)
         for storage in storages(x) & self._written.keys() if self._written else ():
             found |= self._written[storage]
         return found
 
-    def _with_rows(self, x: fx.Node, size: Any) -> _Clauses:
-        """What an operand needs that has no effect if `size`, a size of it or itself, is 0."""
+    def _with_rows(self, x: fx.Node, size: object) -> _Clauses:
+        """The needs of an operand that has no effect if `size`, a size of it or itself, is 0."""
         return frozenset(c for c in self._of(x) if c[0] or not all(self._is_zero(size, flag) for flag in c[1]))
 
-    def _without_rows(self, size: Any) -> frozenset[int]:
+    def _without_rows(self, size: object) -> frozenset[int]:
         """The flags without which `size` is 0."""
         symbols = getattr(_expr(size), "free_symbols", ())
         flags = {flag for flag, rows in self._rows.items() if not symbols.isdisjoint(rows)} if symbols else set()
         return frozenset(flag for flag in flags if self._is_zero(size, flag))
 
-    def _is_zero(self, size: Any, flag: int) -> bool:
+    def _is_zero(self, size: object, flag: int) -> bool:
         expr = _expr(size)
         return expr is not None and expr.xreplace(dict.fromkeys(self._rows.get(flag, ()), sympy.S.Zero)) == 0
 
-    def _flags_of(self, witness: Any) -> Iterable[int]:
+    def _flags_of(self, witness: fx.Node) -> Iterable[int]:
         for without, either in self._of(witness):
             if without or len(either) != 1:
                 raise NotGiven("the edges of a relation are computed of other keys")
             yield from either
 
-    def _replace(self, node: fx.Node, by: Any, needs: _Clauses) -> None:
+    def _replace(self, node: fx.Node, by: fx.Node, needs: _Clauses) -> None:
         node.replace_all_uses_with(by)
         self._graph.erase_node(node)
         self._needs[by] = needs
@@ -195,11 +195,15 @@ def _keeps_statistics(node: fx.Node) -> bool:
     return call_name(node) in ("batch_norm", "instance_norm") and any(isinstance(x, fx.Node) for x in node.args[1:3])
 
 
-def _expr(size: Any) -> Any:
+def _operands(node: fx.Node) -> tuple[Any, ...]:
+    return node.args
+
+
+def _expr(size: object) -> Any:
     """The expression of a symbolic size; None for a number."""
     return getattr(getattr(size, "node", None), "expr", None)
 
 
-def _size(x: fx.Node, dim: Any) -> Any:
+def _size(x: fx.Node, dim: int) -> object:
     value = example(x)
     return value.shape[dim] if isinstance(value, Tensor) else None

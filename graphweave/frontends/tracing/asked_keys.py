@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
 from torch._dynamo.variables import ConstDictVariable
 
 from graphweave.core.lines import is_library
@@ -26,9 +25,9 @@ class KeysAsked(Exception):
 def keys_not_asked() -> Iterator[None]:
     """Within the block, a trace ends with KeysAsked where the user's code asks which keys a dictionary has of
     those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing."""
-    kept: dict[str, Callable[..., Any]] = {}
+    kept: dict[str, Callable[..., object]] = {}
 
-    def asks(self: ConstDictVariable, tx: InstructionTranslatorBase) -> None:
+    def asks(self: ConstDictVariable, tx: Translator) -> None:
         call = under_way.get()
         if call is None or is_library(tx.f_code.co_filename):
             return
@@ -36,13 +35,13 @@ def keys_not_asked() -> Iterator[None]:
         if any(key.vt.is_python_constant() and key.vt.as_python_constant() in varying for key in self.items):
             raise KeysAsked("the function asks which keys a dictionary has, which differ from call to call")
 
-    def method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    def method(self: ConstDictVariable, tx: Translator, name: str, *args: object, **kwargs: object) -> object:
         if name in _METHODS:
             asks(self, tx)
         return kept["call_method"](self, tx, name, *args, **kwargs)
 
-    def question(name: str) -> Callable[..., Any]:
-        def asked(self: Any, tx: Any, *args: Any) -> Any:
+    def question(name: str) -> Callable[..., object]:
+        def asked(self: ConstDictVariable, tx: Translator, *args: object) -> object:
             asks(self, tx)
             return kept[name](self, tx, *args)
 

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 Relation = tuple[str, str, str]
+Given = dict[str | Relation, Any]
+"""The arguments of types of nodes and of relations."""
 
 _FILLED = {"sum": 0.0, "mean": 0.0, "max": -math.inf, "min": math.inf}
 """For each way to put results of relations together, the number that changes nothing."""
 
 
-def _hetero_conv(self: Any, *args_dict: dict[Any, Any], **kwargs_dict: dict[Any, Any]) -> dict[str, Tensor]:
+def _hetero_conv(self: Any, *args_dict: Given, **kwargs_dict: Given) -> dict[str, Tensor]:
     """HeteroConv: a layer for each relation that has an argument of its own, and what a type gets put together."""
     found: dict[str, list[tuple[Tensor, list[Tensor]]]] = {}
     for relation, conv in self.convs.items():
@@ -35,8 +37,8 @@ def _hetero_conv(self: Any, *args_dict: dict[Any, Any], **kwargs_dict: dict[Any,
     return {of_type: _together(parts, self.aggr) for of_type, parts in found.items()}
 
 
-def _arguments_for(relation: Relation, given: dict[Any, Any]) -> Iterable[Any]:
-    """What a dictionary holds for a relation: at most one argument, which is a pair for two types of nodes."""
+def _arguments_for(relation: Relation, given: Given) -> Iterable[object]:
+    """The values that a dictionary holds for a relation: at most one argument, which is a pair for two types of nodes."""
     src, _, dst = relation
     if relation in given:
         return [given[relation]]
@@ -64,7 +66,9 @@ def _together(parts: list[tuple[Tensor, list[Tensor]]], aggr: str | None) -> Ten
     return exists
 
 
-def _hgt_conv(self: Any, x_dict: dict[str, Tensor], edge_index_dict: dict[Relation, Tensor]) -> dict[str, Any]:
+def _hgt_conv(
+    self: Any, x_dict: dict[str, Tensor], edge_index_dict: dict[Relation, Tensor]
+) -> dict[str, Tensor | None]:
     """HGTConv, which puts the edges of all relations into one list: a relation without edges adds nothing to it. It has
     a result for each type whose features are given."""
     from torch_geometric.nn.conv import HGTConv  # optional, but already imported if this is called
@@ -76,7 +80,7 @@ def _hgt_conv(self: Any, x_dict: dict[str, Tensor], edge_index_dict: dict[Relati
 
 def _edges_of_all(
     edge_index_dict: dict[Relation, Tensor], src_offset_dict: dict[Relation, int], dst_offset_dict: dict[str, int],
-    edge_attr_dict: Any = None, num_nodes: int | None = None,
+    edge_attr_dict: object = None, num_nodes: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """construct_bipartite_edge_index: the edges of all relations in one list, and their features, of which parameters
     are one row for each relation. The original asks whether there are as many rows as edges, so that a relation with
@@ -85,10 +89,11 @@ def _edges_of_all(
     for relation, first in src_offset_dict.items():
         index = edge_index_dict[relation]
         edges.append(torch.stack([index[0] + first, index[1] + dst_offset_dict[relation[2]]]))
-        if isinstance(edge_attr_dict, torch.nn.Module):
-            features.append(edge_attr_dict["__".join(relation)].expand(index.size(1), -1))
-        elif edge_attr_dict is not None:
+        if isinstance(edge_attr_dict, dict):
             features.append(edge_attr_dict[relation])
+        elif edge_attr_dict is not None:
+            parameters: Any = edge_attr_dict
+            features.append(parameters["__".join(relation)].expand(index.size(1), -1))
     return torch.cat(edges, dim=1), torch.cat(features) if features else None
 
 
@@ -112,5 +117,5 @@ def declared_relations(module: torch.nn.Module) -> list[Relation]:
     for part in module.modules():
         relations = _DECLARED.get((type(part).__module__, type(part).__qualname__))
         if relations is not None:
-            found.update(dict.fromkeys(map(tuple, relations(part))))  # type: ignore[arg-type]
+            found.update(dict.fromkeys((src, name, dst) for src, name, dst in relations(part)))
     return list(found)

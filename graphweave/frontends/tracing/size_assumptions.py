@@ -20,12 +20,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import sympy
 import torch
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental import sym_node, symbolic_shapes
+
+T = TypeVar("T", int, sympy.Expr)
 
 NEUTRAL: dict[str, frozenset[str] | None] = {
     # Strides and contiguity: an undecided tensor counts as not contiguous, which costs a copy at most.
@@ -72,7 +74,8 @@ or None for the whole file. In a place that is not listed a question becomes a g
 def sizes_may_be_nothing() -> Iterator[None]:
     """Within the block, sizes under `backed_size_oblivious` may be 0 for sympy too, assumptions have guards, and the
     strides of tensors without elements are symbols."""
-    names, shape_env = vars(symbolic_shapes), symbolic_shapes.ShapeEnv
+    names = vars(symbolic_shapes)
+    shape_env: Any = symbolic_shapes.ShapeEnv
     make_symbol, answer, strides_of = names["make_symbol"], names["_guard_or"], shape_env._compute_symbolic_stride
 
     def symbol(prefix: object, position: object, **facts: object) -> Any:
@@ -94,23 +97,23 @@ def sizes_may_be_nothing() -> Iterator[None]:
         return bool(question) if decides else answer(question, default)
 
     def strides(
-        self: object, source: object, size: Sequence[Any], ex_size: Sequence[int], ex_stride: Sequence[int], *args: Any,
-        **named: Any,
-    ) -> list[Any]:  # fmt: skip
+        self: object, source: object, size: Sequence[sympy.Expr], ex_size: Sequence[int], ex_stride: Sequence[int],
+        *args: object, **named: object,
+    ) -> list[sympy.Expr]:  # fmt: skip
         if _one_for_all_sizes() and 0 in ex_size and tuple(ex_stride) == tuple(_products_behind(ex_size)):
             return [sympy.sympify(stride) for stride in _products_behind(size)]
-        return strides_of(self, source, size, ex_size, ex_stride, *args, **named)  # type: ignore[arg-type]
+        return strides_of(self, source, size, ex_size, ex_stride, *args, **named)
 
     names |= {"make_symbol": symbol, "_guard_or": guarded}
-    shape_env._compute_symbolic_stride = strides  # type: ignore[assignment, method-assign]
+    shape_env._compute_symbolic_stride = strides
     try:
         yield
     finally:
         names |= {"make_symbol": make_symbol, "_guard_or": answer}
-        shape_env._compute_symbolic_stride = strides_of  # type: ignore[method-assign]
+        shape_env._compute_symbolic_stride = strides_of
 
 
-def _products_behind(sizes: Sequence[Any]) -> list[Any]:
+def _products_behind(sizes: Sequence[T]) -> list[T | int]:
     """For each dim the product of the sizes behind it: the strides of a contiguous tensor with elements."""
     return [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
 
