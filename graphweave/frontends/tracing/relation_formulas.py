@@ -38,7 +38,7 @@ def _hetero_conv(self: Any, *args_dict: Given, **kwargs_dict: Given) -> dict[str
 
 
 def _arguments_for(relation: Relation, given: Given) -> Iterable[object]:
-    """The values that a dictionary holds for a relation: at most one argument, which is a pair for two types of nodes."""
+    """The values in a dictionary for a relation: at most one argument, which is a pair for two types of nodes."""
     src, _, dst = relation
     if relation in given:
         return [given[relation]]
