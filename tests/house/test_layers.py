@@ -99,6 +99,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "frontends/tracing/library_formulas.py": "PyG is optional and takes seconds to load",
     "frontends/tracing/edge_pooling.py": "PyG is optional and takes seconds to load",
     "frontends/tracing/pyg_formulas.py": "PyG is optional and takes seconds to load",
+    "frontends/tracing/relation_formulas.py": "PyG is optional and takes seconds to load",
     "frontends/sparse/sparse_formulas.py": "PyG is optional and takes seconds to load",
     "graph/convert_to.py": "PyG, networkx and dgl are optional, PyG and SciPy take long to load",
     "core/locality.py": "SciPy takes long to load",

@@ -6,7 +6,8 @@ import operator
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
 
 ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
 """The fields in which PyTorch notes where a call comes from."""
@@ -15,6 +16,12 @@ ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
 def example(arg: object) -> Any:
     """The fake value of a node of Dynamo's graph; any other argument itself."""
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
+
+
+def storages(node: object) -> set[int]:
+    """The memory of the tensors that a node of Dynamo's graph stands for."""
+    values = tree_leaves(example(node)) if isinstance(node, fx.Node) else ()
+    return {v.untyped_storage()._cdata for v in values if isinstance(v, Tensor) and v.layout is torch.strided}
 
 
 def call_name(node: fx.Node) -> str:

@@ -25,7 +25,9 @@ from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.halves.autograd_function import equipped
 from graphweave.frontends.halves.folded_parts import folded
 from graphweave.frontends.halves.forward_mode import refuse_forward_mode
+from graphweave.frontends.halves.given_call import check_call_under_way, checked
 from graphweave.frontends.halves.stops import mark_stops
+from graphweave.frontends.spellings.given_values import take_given_values
 from graphweave.frontends.spellings.inplace import writes_apart
 from graphweave.frontends.spellings.python_floats import in_full_precision
 from graphweave.frontends.spellings.segment_attention import attention_by_segments
@@ -52,6 +54,16 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
     asked, about = Asked.of(with_mode(mode, options), module, parameters), graph_place(module)
+    values = take_given_values(module)
+    if values is not None:
+        check_call_under_way(values)
+    run = _stored_or_compiled(asked, module, example_inputs, about)
+    return run if values is None else checked(run, values)
+
+
+def _stored_or_compiled(
+    asked: Asked, module: fx.GraphModule, example_inputs: Sequence[object], about: str
+) -> Callable[..., Any]:
     leaves = asked_for(module)
     stores = asked.ranks is None and asked.taker is None and not leaves
     place = slot(module, asked.choices, str(asked.parameters), about) if stores else None

@@ -43,6 +43,7 @@ from graphweave.frontends.dynamo.steps import listeners
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, is_traced, transformed
+from graphweave.frontends.dynamo.varying_keys import AS_GIVEN, VaryingKeys
 from graphweave.frontends.halves.forward_mode import in_forward_mode
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
 from graphweave.frontends.sparse.sparse_places import places_in, places_of
@@ -123,10 +124,12 @@ class Captured:
         *,
         fullgraph: bool = False,
         background: bool = False,
+        all_keys: bool = False,
     ) -> None:
         """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace. `fullgraph`: raise an error
         if the function cannot be traced whole. `background`: a thread compiles, and calls run as PyTorch's own until
-        it has."""
+        it has. `all_keys`: the function's dictionaries have all keys, and flags that say which of them are given
+        (`varying_keys.py`)."""
         self._backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
         # For a backend with a registered name PyTorch drops, after a compilation, its weak references to the tensors
         # that it has traced. `torch.utils.swap_tensors` refuses tensors that have any.
@@ -138,7 +141,11 @@ class Captured:
         self._must_be_whole = fullgraph or on_ranks
         # an exported library has one program for all numbers of rows
         taker = (options or {}).get("taker")
-        any_rows = on_ranks or (taker is not None and taker.any_rows)
+        any_rows = on_ranks or (taker is not None and taker.any_rows) or all_keys
+        self._varying: VaryingKeys | None = None
+        if not (on_ranks or taker is not None or background or all_keys):
+            again = {"fullgraph": True, "all_keys": True}
+            self._varying = VaryingKeys(target, lambda f: Captured(f, dynamic, options, dynamo, **again))
 
         widths = Widths()
         traced = _with_guards(target, widths, any_rows=any_rows)
@@ -152,9 +159,11 @@ class Captured:
         self._compiled = self._compile(traced, dynamic)
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
-        self._settings = tuple(replace(s, any_rows=on_ranks, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried)
+        self._settings = tuple(
+            replace(s, any_rows=on_ranks, all_keys=all_keys, dynamo={**s.dynamo, **(dynamo or {})}) for s in tried
+        )
         more = f"{dynamic} {dynamo} {fullgraph}"
-        kept = not on_ranks and taker is None
+        kept = not on_ranks and taker is None and not all_keys
         self._on_disk = CapturesOnDisk(target, options or {}, more, widths).compiled if kept else None
         self._floats: dict[tuple[CodeType, str], float] = {}
         self._inner_leaves: set[tuple[CodeType, str]] = set()
@@ -186,6 +195,11 @@ class Captured:
             return self._target(*args, **kwargs)
         if self._frames is not None:
             return self._with_stand_ins(args, kwargs)
+        if self._varying is not None and not _has_any_global_hook():
+            out = self._varying.call(args, kwargs)
+            if out is not AS_GIVEN:
+                self._traced = True
+                return out
         call = self._with_stand_ins if self._traced else self._first_call
         if not _thread._count():  # no other thread, with which to take turns
             return call(args, kwargs)

@@ -2,7 +2,8 @@
 
 AOTAutograd makes an autograd function for each compiled graph, as a class of its own. If a loss does not use all
 results, that function gets zeros for the missing tangents, and returns zeros for parameters that only these reach;
-eager mode returns None, so that an optimiser skips the parameters. It also raises if asked for a graph of the
+eager mode returns None, so that an optimiser skips the parameters. The same holds for parameters of relations that a
+call does not give (`given_call.py`). It also raises if asked for a graph of the
 gradients. Both are corrected on the class. If a version of PyTorch makes it in another way, its own behaviour stays.
 """
 
@@ -35,6 +36,7 @@ from graphweave.frontends.halves.derivatives import (
     tell_eager,
     uncomputable,
 )  # fmt: skip
+from graphweave.frontends.halves.given_call import unreached_inputs
 from graphweave.frontends.halves.missing_tangents import as_finite, is_finite
 from graphweave.frontends.halves.short_way import needs_little, short_backward, short_forward
 
@@ -175,6 +177,7 @@ def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradComp
 
     def fwd(ctx: Any, args: Sequence[object], *rest: object) -> object:
         ctx.set_materialize_grads(False)
+        ctx._gw_unreached = unreached_inputs()
         ctx._gw_inputs = _remembered(args, written) if known.keeps is False else _kept(args, written)
         return forward(ctx, args, *rest)
 
@@ -197,6 +200,8 @@ def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradComp
             results = backward(boxed, ctx, *rest)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx._gw_inputs = []
+        if ctx._gw_unreached:
+            return tuple(None if i in ctx._gw_unreached else r for i, r in enumerate(results))
         return results
 
     function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, partial(_differentiate_again, known)

@@ -34,9 +34,10 @@ def is_without_edges(x: object) -> bool:
 
 def with_strides_of_edges(index: Tensor) -> Tensor:
     """`index`, which is without edges, with the strides that the formula for edges gives: 0 where PyTorch writes 1.
-    Compiled code has guards on strides, and PyTorch does not trace a symbolic size of 0 between other strides."""
+    Compiled code has guards on strides, and PyTorch does not trace a symbolic size of 0 between other strides. A view
+    would have guards on what it is a view of."""
     strides = tuple(math.prod(index.shape[d + 1 :]) for d in range(index.dim()))
-    return index if index.stride() == strides else index.as_strided(index.shape, strides)
+    return index if index.stride() == strides else index.new_empty_strided(index.shape, strides)
 
 
 def taken_apart(x: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from graphweave.frontends.calls.captured_graph import ancestors
-from graphweave.frontends.calls.dynamo_calls import writes
+from graphweave.frontends.calls.dynamo_calls import storages, writes
 
 _SIGNATURE = inspect.signature(F.embedding)
 _OF_SHAPE = frozenset({"size", "dim", "numel", "shape", "detach", "getattr"})
@@ -89,9 +89,8 @@ def _join(graph: fx.Graph, table: fx.Node, lookups: Sequence[_Lookup]) -> bool:
     """Whether the lookups could be joined where the first of them is."""
     first = lookups[0].node
     order = {node: at for at, node in enumerate(graph.nodes)}
-    later = {node for node in ancestors(lookup.index for lookup in lookups) if order[node] >= order[first]}
-    written = (n for n, at in order.items() if order[first] < at < max(map(order.__getitem__, later), default=0))
-    if later & {lookup.node for lookup in lookups} or any(map(writes, written)):
+    later = _computed_later(lookups, order)
+    if later is None or later & {lookup.node for lookup in lookups}:
         return False
     for node in sorted(later, key=order.__getitem__):
         first.prepend(node)
@@ -106,6 +105,35 @@ def _join(graph: fx.Graph, table: fx.Node, lookups: Sequence[_Lookup]) -> bool:
         lookup.node.replace_all_uses_with(part)
         graph.erase_node(lookup.node)
     return True
+
+
+def _computed_later(lookups: Sequence[_Lookup], order: Mapping[fx.Node, int]) -> set[fx.Node] | None:
+    """The calls behind the first lookup that make the indices of the others, with writes to what they make; None if
+    they cannot be made before it, since other writes lie between, or other calls read what they write."""
+    begin, end = order[lookups[0].node], max(order[lookup.node] for lookup in lookups)
+    between = [node for node, at in order.items() if begin <= at < end]
+    writing = [node for node in between if writes(node)]
+    later = {node for node in ancestors(lookup.index for lookup in lookups) if order[node] >= begin}
+    while True:
+        made = {s for node in later for s in storages(node)}
+        more = {node for node in writing if not made.isdisjoint(storages(_written(node)))} - later
+        if not more:
+            break
+        later |= {node for node in ancestors(more) if order[node] >= begin}
+    operands = [lookup.index for lookup in lookups] + [x for node in later for x in node.all_input_nodes]
+    read = {s for x in operands for s in storages(x)}
+    changed = {s for node in later if writes(node) for s in storages(_written(node))}
+    others = [node for node in between if node not in later]
+    if any(writes(node) and not read.isdisjoint(storages(_written(node))) for node in others):
+        return None
+    before = [node for node, at in order.items() if at < begin]
+    if any(not changed.isdisjoint(storages(node)) for node in (*before, *others)):
+        return None
+    return later
+
+
+def _written(node: fx.Node) -> object:
+    return node.kwargs.get("out", node.args[0] if node.args else None)
 
 
 def _part(parts: tuple[Tensor, ...], at: int) -> Tensor:

@@ -19,12 +19,13 @@ class CaptureSettings:
     """PyTorch's settings for one compilation: those of `torch._dynamo.config`, and those of symbolic shapes.
 
     With `any_rows`, nothing is decided by the numbers of rows at hand, since other ranks have others: the whole graph
-    has rows, whether this rank has any or not.
+    has rows, whether this rank has any or not. With `all_keys`, dictionaries have all keys that calls give in part.
     """
 
     dynamo: Mapping[str, Any]
     shapes: Mapping[str, Any]
     any_rows: bool = False
+    all_keys: bool = False
 
 
 @dataclass(slots=True)

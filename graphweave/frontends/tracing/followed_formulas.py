@@ -1,8 +1,9 @@
 """Lets a trace follow formulas where it calls functions that would break the graph or branch on data.
 
 Nothing outside of the trace is changed, so compiled code has guards on the functions themselves, which hold in every
-later call. The formulas are in `pyg_formulas.py`, `library_formulas.py`, `frontends/sparse/scatter_functions.py`,
-`torch_sparse_functions.py` and, for PyTorch's sparse tensors, `sparse_formulas.py` there.
+later call. The formulas are in `pyg_formulas.py`, `relation_formulas.py`, `library_formulas.py`,
+`frontends/sparse/scatter_functions.py`, `torch_sparse_functions.py` and, for PyTorch's sparse tensors,
+`sparse_formulas.py` there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import TensorVariable, UserDefinedObjectVariable, VariableTracker
 
 from graphweave.frontends.sparse import sparse_formulas
-from graphweave.frontends.tracing import library_formulas, pyg_formulas
+from graphweave.frontends.tracing import library_formulas, pyg_formulas, relation_formulas
 
 _Function = FunctionType | BuiltinFunctionType
 _Table = Sequence[tuple[str, str, Callable[..., Any]]]
@@ -37,14 +38,17 @@ class Formulas:
     of_matrices: dict[_Function, Callable[..., Any]] = field(default_factory=dict)
 
     @staticmethod
-    def of(*, sparse: bool, ranks: bool) -> Formulas:
+    def of(*, sparse: bool, ranks: bool, all_keys: bool = False) -> Formulas:
         """The formulas for functions of libraries that are imported; those for PyTorch's sparse matrices only with
-        `sparse`, those that do without branches on numbers of rows only with `ranks`."""
+        `sparse`, those that do without branches on numbers of rows only with `ranks` or `all_keys`, those for layers
+        whose dictionaries have keys that a call does not give only with `all_keys`."""
         here, everywhere = pyg_formulas.IN_MODULE, pyg_formulas.FORMULAS
         if sparse:
             here, everywhere = (*here, *sparse_formulas.IN_MODULE), (*everywhere, *sparse_formulas.FORMULAS)
-        if ranks:
-            everywhere = (*everywhere, *pyg_formulas.ON_RANKS)
+        if ranks or all_keys:
+            everywhere = (*everywhere, *pyg_formulas.WITHOUT_BRANCHES)
+        if all_keys:
+            everywhere = (*everywhere, *relation_formulas.FORMULAS)
         in_module = {(function, row[0]): row[2] for function, row in _found(here)}
         rest = (everywhere, library_formulas.FORMULAS, library_formulas.OF_MATRICES)
         return Formulas(_by_function(rest[0]), in_module, *map(_by_function, rest[1:]))

@@ -194,8 +194,8 @@ def _attention(
 ) -> Tensor:  # fmt: skip
     """GATConv's attention weights: the softmax over the edges of a destination, of a leaky ReLU of the ends' scores.
 
-    The original asks first whether there are edges, which a rank without edges would answer in its own way. Without
-    edges, this computes on no rows.
+    The original asks first whether there are edges, which a rank or a relation without edges would answer in its own
+    way. Without edges, this computes on no rows.
     """
     from torch_geometric.utils import softmax  # optional, but already imported if this is called
 
@@ -298,5 +298,6 @@ IN_MODULE: _Table = (
 )
 """Like `FORMULAS`, for calls from the module itself, which has imported the function."""
 
-ON_RANKS: _Table = (("torch_geometric.nn.conv.gat_conv", "GATConv.edge_update", _attention),)
-"""Like `FORMULAS`, for functions that run over the parts of a graph: without branches on how many rows a rank has."""
+WITHOUT_BRANCHES: _Table = (("torch_geometric.nn.conv.gat_conv", "GATConv.edge_update", _attention),)
+"""Like `FORMULAS`, for functions that run over the parts of a graph, or on relations of which some have no edges:
+without branches on how many rows there are."""

@@ -6,22 +6,28 @@ lead to the same values, for example where strides are compared or an error is l
 answer decides about the result: `squeeze()` would keep a dim of size 1. In the same mode PyTorch declares each size
 positive, so that `edge_index.size(1) == 0` in the user's code is False before any size is read.
 
-Two changes keep one compilation for many sizes without wrong answers. A size is declared to be not negative, so that
-comparisons in the user's code are decided by the size at hand and become guards. And PyTorch's own questions are
-answered without a guard only in the places listed in `NEUTRAL`; everywhere else they become guards as well.
+Three changes keep one compilation for many sizes without wrong answers. A size is declared to be not negative, so that
+comparisons in the user's code are decided by the size at hand and become guards. PyTorch's own questions are
+answered without a guard only in the places listed in `NEUTRAL`; everywhere else they become guards as well. And the
+strides of a contiguous tensor without elements are those products of its sizes that they are for a tensor with
+elements, where PyTorch takes a stride of 0 for a number, so that every later tensor would be a compilation.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+import sympy
 import torch
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental import sym_node, symbolic_shapes
+
+T = TypeVar("T", int, sympy.Expr)
 
 NEUTRAL: dict[str, frozenset[str] | None] = {
     # Strides and contiguity: an undecided tensor counts as not contiguous, which costs a copy at most.
@@ -32,6 +38,7 @@ NEUTRAL: dict[str, frozenset[str] | None] = {
         "check_contiguous_sizes_strides", "is_contiguous", "is_channels_last_contiguous_2d",
         "is_channels_last_contiguous_3d", "_is_non_overlapping_and_dense_or_false", "_check_strides_helper",
         "are_strides_like_channels_last_or_false", "should_swap", "ge", "compute_required_storage_length",
+        "__lt__",  # sorts dims by strides
         # A size that is a symbol never stands for one to be inferred, so it is not -1.
         "infer_size",
         # Shapes that are not known to be the same are broadcast, see below.
@@ -70,9 +77,11 @@ are asserted to be equal, and a product over equal sizes is right for one row, t
 
 @contextmanager
 def sizes_may_be_nothing() -> Iterator[None]:
-    """Within the block, sizes under `backed_size_oblivious` may be 0 for sympy too, and assumptions have guards."""
+    """Within the block, sizes under `backed_size_oblivious` may be 0 for sympy too, assumptions have guards, and the
+    strides of tensors without elements are symbols."""
     names = vars(symbolic_shapes)
-    make_symbol, answer = names["make_symbol"], names["_guard_or"]
+    shape_env: Any = symbolic_shapes.ShapeEnv
+    make_symbol, answer, strides_of = names["make_symbol"], names["_guard_or"], shape_env._compute_symbolic_stride
 
     def symbol(prefix: object, position: object, **facts: object) -> Any:
         if _one_for_all_sizes() and facts.pop("positive", None):
@@ -93,11 +102,26 @@ def sizes_may_be_nothing() -> Iterator[None]:
             decides = _one_for_all_sizes() and not (as_at_hand or _is_neutral(asking))
         return bool(question) if decides else answer(question, default)
 
+    def strides(
+        self: object, source: object, size: Sequence[sympy.Expr], ex_size: Sequence[int], ex_stride: Sequence[int],
+        *args: object, **named: object,
+    ) -> list[sympy.Expr]:  # fmt: skip
+        if _one_for_all_sizes() and 0 in ex_size and tuple(ex_stride) == tuple(_products_behind(ex_size)):
+            return [sympy.sympify(stride) for stride in _products_behind(size)]
+        return strides_of(self, source, size, ex_size, ex_stride, *args, **named)
+
     names |= {"make_symbol": symbol, "_guard_or": guarded}
+    shape_env._compute_symbolic_stride = strides
     try:
         yield
     finally:
         names |= {"make_symbol": make_symbol, "_guard_or": answer}
+        shape_env._compute_symbolic_stride = strides_of
+
+
+def _products_behind(sizes: Sequence[T]) -> list[T | int]:
+    """For each dim the product of the sizes behind it: the strides of a contiguous tensor with elements."""
+    return [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
 
 
 def _one_for_all_sizes() -> bool:

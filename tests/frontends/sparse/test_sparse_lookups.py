@@ -110,3 +110,33 @@ def test_lookups_by_what_was_looked_up_run_eagerly_and_say_so(fresh_compiler: No
     with pytest.warns(UserWarning, match="runs eagerly"):
         got = torch.autograd.grad(graphweave.compile(f)(head).sum(), [model.node.weight])
     assert_equal_gradients(list(got), list(torch.autograd.grad(f(head).sum(), [model.node.weight])))
+
+
+@pytest.mark.parametrize("kind", [TransE, pytest.param(DistMult, marks=pytest.mark.slow)])
+def test_losses_of_pyg_look_up_negatives_that_they_write_between(kind: Any, fresh_compiler: None) -> None:
+    """`loss` samples other heads and tails, and writes them into copies, after it has looked up the first triples."""
+    model = kind(ROWS, 4, WIDTH, sparse=True).double()
+    compiled = graphweave.compile(model.loss)
+    for count in (9, 20):
+        found = []
+        for f in (compiled, model.loss):
+            torch.manual_seed(count)
+            found.append(list(torch.autograd.grad(f(*triples(count)), list(model.parameters()))))
+        assert_equal_gradients(*found)
+    assert fallbacks() == (0, 0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch and we say that it runs eagerly
+def test_lookups_stay_apart_where_a_write_to_what_others_read_lies_between(fresh_compiler: None) -> None:
+    model = Triples()
+
+    def f(head: Tensor, tail: Tensor) -> Tensor:
+        tail = tail.clone()
+        total = model.node(head) + tail.unsqueeze(1)
+        tail[0] = 5
+        return (total + model.node(tail)).sum(-1)
+
+    head, _, tail = triples(8)
+    got = torch.autograd.grad(graphweave.compile(f)(head, tail).sum(), [model.node.weight])
+    assert_equal_gradients(list(got), list(torch.autograd.grad(f(head, tail).sum(), [model.node.weight])))
+    assert fallbacks() != (0, 0)

@@ -1,0 +1,49 @@
+"""Operators that say, in a captured graph, which of its inputs some calls do not give.
+
+A function whose dictionaries have other keys in each call is traced with all keys (`dynamo/varying_keys.py`). These
+operators stand in Dynamo's graph only: `spellings/given_values.py` reads them and takes them out before AOTAutograd
+sees the graph. All of them return their first operand, which is what they mean if every key is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_library = torch.library.Library("graphweave", "FRAGMENT")
+_library.define("given(Tensor x, Tensor flag, int number, int dim) -> Tensor")
+_library.define("where_given(Tensor x, Tensor[] witnesses, float otherwise) -> Tensor")
+_library.define("given_with_any(Tensor x, Tensor[] witnesses) -> Tensor")
+_library.define("result(Tensor x, int number, bool may_be_absent) -> Tensor")
+
+
+def _given(x: Tensor, flag: Tensor, number: int, dim: int) -> Tensor:
+    """The argument `x`, which is given if `flag` [] is true. It has no rows, which are its `dim`, if it is not.
+    `number` is the flag's: arguments of one key share it."""
+    return x
+
+
+def _where_given(x: Tensor, witnesses: Sequence[Tensor], otherwise: float) -> Tensor:
+    """`x` in calls that give all witnesses, the number `otherwise` in others."""
+    return x
+
+
+def _given_with_any(x: Tensor, witnesses: Sequence[Tensor]) -> Tensor:
+    """`x`, which exists in calls that give one of the witnesses, and only there."""
+    return x
+
+
+def _result(x: Tensor, number: int, may_be_absent: bool) -> Tensor:
+    """The `number`th result of the function. Where it does not exist, the item of a dictionary that it is is left out
+    if it `may_be_absent`; others must exist."""
+    return x
+
+
+for _name, _meaning in {"given": _given, "where_given": _where_given, "given_with_any": _given_with_any,
+                        "result": _result}.items():  # fmt: skip
+    _library.impl(_name, _meaning, "CompositeImplicitAutograd")
+
+given, where_given = torch.ops.graphweave.given.default, torch.ops.graphweave.where_given.default
+given_with_any, result = torch.ops.graphweave.given_with_any.default, torch.ops.graphweave.result.default

@@ -1,0 +1,60 @@
+"""A call of a function that was traced with all keys of its dictionaries: which keys it gives, which of its results
+exist, and which of its inputs have a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from graphweave.frontends.spellings.given_values import GivenValues
+
+
+@dataclass(slots=True)
+class GivenCall:
+    """`given` says of each flag whether its key is given. `existing` says of each result whether it exists, and
+    `unreached` has the positions of the inputs without a gradient, once the compiled graph has been called."""
+
+    given: Sequence[bool]
+    existing: tuple[bool, ...] = ()
+    unreached: frozenset[int] = frozenset()
+
+
+_call: ContextVar[GivenCall | None] = ContextVar("_call", default=None)
+
+
+@contextmanager
+def in_call(call: GivenCall) -> Iterator[None]:
+    """Within the block, compiled code checks what `call` gives, and notes which results exist."""
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+def check_call_under_way(values: GivenValues) -> None:
+    """Raise NotGiven, before anything is compiled, if the results of a graph need what the call does not give."""
+    call = _call.get()
+    if call is not None:
+        values.existing(call.given.__getitem__)
+
+
+def unreached_inputs() -> frozenset[int]:
+    """The positions of the inputs that have no gradient in the call under way."""
+    call = _call.get()
+    return frozenset() if call is None else call.unreached
+
+
+def checked(run: Callable[..., object], values: GivenValues) -> Callable[..., object]:
+    """`run`, a compiled graph, which runs only if its results exist in the call: NotGiven is raised before."""
+
+    def with_check(*inputs: object) -> object:
+        call = _call.get()
+        if call is not None:
+            call.existing = values.existing(call.given.__getitem__)
+            call.unreached = values.gradients.unreached(call.given.__getitem__, call.existing)
+        return run(*inputs)
+
+    return with_check

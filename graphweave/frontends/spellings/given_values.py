@@ -1,0 +1,209 @@
+"""Which values of a captured graph exist in a call that does not give all keys of the function's dictionaries.
+
+The graph has been traced with all keys, and `calls/given_calls.py` has the operators that say which inputs have flags.
+For each value its *conditions* are found: clauses of flags all of which must hold in a call for the value to be the one
+that eager mode computes. A value computed of others needs what these need, except that
+
+- `where_given` picks another number in calls that do not give its witnesses. So its result needs what its operand
+  needs only in calls that do;
+- a concatenation, or a sum of sizes, is the same without an operand that has no rows if its key is not given.
+
+The operators are then replaced by plain calls of PyTorch, and what the results need is checked at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx
+
+from graphweave.frontends.calls.dynamo_calls import call_name, example, storages, writes
+from graphweave.frontends.calls.given_calls import given, given_with_any, result, where_given
+from graphweave.frontends.spellings.given_gradients import Edge, GivenGradients, given_gradients
+
+Clause = tuple[frozenset[int], frozenset[int]]
+"""Holds in a call if one of the first flags is false, or one of the second true."""
+_Clauses = frozenset[Clause]
+_NOTHING: _Clauses = frozenset()
+
+
+class NotGiven(Exception):
+    """A function cannot be compiled once for all keys, or a call needs a key that it does not give."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultNeeds:
+    needs: _Clauses
+    may_be_absent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GivenValues:
+    """The needs of a graph's results, in the order of their numbers, and which inputs have gradients."""
+
+    results: tuple[ResultNeeds, ...]
+    gradients: GivenGradients
+
+    def existing(self, is_given: Callable[[int], bool]) -> tuple[bool, ...]:
+        """Which results exist in a call. NotGiven if eager mode would compute something else, or raise an error."""
+        found = []
+        for wanted in self.results:
+            exists = True
+            for without, either in wanted.needs:
+                if all(map(is_given, without)) and not any(map(is_given, either)):
+                    if without or not wanted.may_be_absent:
+                        raise NotGiven("a result needs what is not given")
+                    exists = False
+            found.append(exists)
+        return tuple(found)
+
+
+def take_given_values(module: fx.GraphModule) -> GivenValues | None:
+    """Take the operators out of Dynamo's graph; None if there are none. NotGiven if what a result needs cannot be told,
+    or if the graph writes what is not given into an input."""
+    if not module.graph.find_nodes(op="call_function", target=given):
+        return None
+    graph = _Conditions(module.graph)
+    for node in list(module.graph.nodes):
+        graph.visit(node)
+    module.recompile()
+    gradients = given_gradients(module.graph, graph.closed_by, graph.numbers)
+    return GivenValues(tuple(graph.results[n] for n in sorted(graph.results)), gradients)
+
+
+class _Conditions:
+    """The conditions of the values of a graph, in the order of its nodes."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._flags: dict[int, fx.Node] = {}
+        self.results: dict[int, ResultNeeds] = {}
+        self.numbers: dict[fx.Node, list[int]] = {}  # a value that is a result -> its numbers as one
+        self.closed_by: dict[Edge, frozenset[int]] = {}
+        self._needs: dict[fx.Node, _Clauses] = {}
+        self._written: dict[int, _Clauses] = {}  # storage -> what writes to it have added
+        self._inputs = {s for n in graph.find_nodes(op="placeholder") for s in storages(n)}
+        self._rows: dict[int, list[sympy.Symbol]] = {}  # flag -> the numbers of rows that are 0 without it
+        numbers = graph.find_nodes(op="placeholder")
+        self._sizes = {_expr(example(n)): n for n in numbers if isinstance(example(n), torch.SymInt)}
+
+    def visit(self, node: fx.Node) -> None:
+        if node.target is given:
+            self._visit_given(node)
+        elif node.target is where_given:
+            self._visit_where(node)
+        elif node.target is given_with_any:
+            x, witnesses = _operands(node)
+            flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))
+            self._replace(node, x, self._of(x) | {(frozenset(), flags)} if flags else self._of(x))
+        elif node.target is result:
+            x, number, may_be_absent = _operands(node)
+            self.results[number] = ResultNeeds(self._of(x), bool(may_be_absent))
+            self.numbers.setdefault(x, []).append(number)
+            self._replace(node, x, self._of(x))
+        elif node.op.startswith("call"):
+            self._visit_call(node)
+
+    def _visit_given(self, node: fx.Node) -> None:
+        x, flag, number, dim = node.args
+        assert isinstance(x, fx.Node) and isinstance(flag, fx.Node) and isinstance(number, int)
+        needed = frozenset({(frozenset[int](), frozenset({number}))})
+        rows = _expr(example(x).shape[dim])
+        if isinstance(rows, sympy.Symbol):
+            self._rows.setdefault(number, []).append(rows)
+            if rows in self._sizes:
+                self._needs[self._sizes[rows]] = self._of(self._sizes[rows]) | needed
+        self._flags[number] = flag
+        self._replace(node, x, self._of(x) | needed)
+
+    def _visit_where(self, node: fx.Node) -> None:
+        x, witnesses, otherwise = _operands(node)
+        flags = sorted({flag for w in witnesses for flag in self._flags_of(w)})
+        if not flags:
+            self._replace(node, x, self._of(x))
+            return
+        needs = frozenset((without | set(flags), either) for without, either in self._of(x))
+        with self._graph.inserting_before(node):
+            condition = self._flags[flags[0]]
+            for flag in flags[1:]:
+                both = self._graph.call_function(torch.logical_and, (condition, self._flags[flag]))
+                both.meta.update(node.meta, example_value=example(condition))
+                condition = both
+            chosen = self._graph.call_function(torch.where, (condition, x, otherwise))
+        chosen.meta.update(node.meta)
+        self.closed_by[chosen, x] = frozenset(flags)
+        self._replace(node, chosen, frozenset(c for c in needs if c[0].isdisjoint(c[1])))
+
+    def _visit_call(self, node: fx.Node) -> None:
+        name, operands = call_name(node), node.all_input_nodes
+        if name in ("cat", "concat", "concatenate"):
+            dim: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+            needs = frozenset[Clause]().union(*(self._with_rows(x, _size(x, dim)) for x in operands))
+            closed = {(node, x): self._without_rows(_size(x, dim)) for x in operands}
+            self.closed_by.update({edge: flags for edge, flags in closed.items() if flags})
+        elif name in ("add", "iadd") and not isinstance(example(node), Tensor):
+            needs = frozenset[Clause]().union(*(self._with_rows(x, example(x)) for x in operands))
+        else:
+            needs = frozenset[Clause]().union(*map(self._of, operands))
+        self._needs[node] = needs
+        if needs and (writes(node) or _keeps_statistics(node)):
+            written = node.args[1:3] if _keeps_statistics(node) else (node.kwargs.get("out", node.args[0]),)
+            for storage in (s for x in written if isinstance(x, fx.Node) for s in storages(x)):
+                if storage in self._inputs:
+                    raise NotGiven("what is computed of keys that are not always given is written into a tensor")
+                self._written[storage] = self._written.get(storage, _NOTHING) | needs
+
+    def _of(self, x: fx.Node) -> _Clauses:
+        found = self._needs.get(x, _NOTHING)
+        for storage in storages(x) & self._written.keys() if self._written else ():
+            found |= self._written[storage]
+        return found
+
+    def _with_rows(self, x: fx.Node, size: object) -> _Clauses:
+        """The needs of an operand that has no effect if `size`, a size of it or itself, is 0."""
+        return frozenset(c for c in self._of(x) if c[0] or not all(self._is_zero(size, flag) for flag in c[1]))
+
+    def _without_rows(self, size: object) -> frozenset[int]:
+        """The flags without which `size` is 0."""
+        symbols = getattr(_expr(size), "free_symbols", ())
+        flags = {flag for flag, rows in self._rows.items() if not symbols.isdisjoint(rows)} if symbols else set()
+        return frozenset(flag for flag in flags if self._is_zero(size, flag))
+
+    def _is_zero(self, size: object, flag: int) -> bool:
+        expr = _expr(size)
+        return expr is not None and expr.xreplace(dict.fromkeys(self._rows.get(flag, ()), sympy.S.Zero)) == 0
+
+    def _flags_of(self, witness: fx.Node) -> Iterable[int]:
+        for without, either in self._of(witness):
+            if without or len(either) != 1:
+                raise NotGiven("the edges of a relation are computed of other keys")
+            yield from either
+
+    def _replace(self, node: fx.Node, by: fx.Node, needs: _Clauses) -> None:
+        node.replace_all_uses_with(by)
+        self._graph.erase_node(node)
+        self._needs[by] = needs
+
+
+def _keeps_statistics(node: fx.Node) -> bool:
+    """Whether a call of PyTorch's batch norm or instance norm writes to running statistics, its second and third
+    operand."""
+    return call_name(node) in ("batch_norm", "instance_norm") and any(isinstance(x, fx.Node) for x in node.args[1:3])
+
+
+def _operands(node: fx.Node) -> tuple[Any, ...]:
+    return node.args
+
+
+def _expr(size: object) -> Any:
+    """The expression of a symbolic size; None for a number."""
+    return getattr(getattr(size, "node", None), "expr", None)
+
+
+def _size(x: fx.Node, dim: int) -> object:
+    value = example(x)
+    return value.shape[dim] if isinstance(value, Tensor) else None

@@ -1,0 +1,58 @@
+"""Questions of the user's code about which keys a dictionary has, in a trace with all keys of dictionaries that calls
+give in part: the answer would be compiled in, and it is another one in other calls. Such a trace ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
+from torch._dynamo.variables import ConstDictVariable
+
+from graphweave.core.lines import is_library
+from graphweave.frontends.tracing.call_under_way import under_way
+
+_METHODS = frozenset({"__contains__", "__len__", "get", "pop", "popitem", "setdefault"})
+_QUESTIONS = ("sq_contains", "mp_length")
+"""Methods of Dynamo's dictionaries behind `in` and `len`; in some versions of PyTorch these are calls of methods."""
+
+
+class KeysAsked(Exception):
+    """The user's code asks which keys a dictionary has, which differ from call to call."""
+
+
+@contextmanager
+def keys_not_asked() -> Iterator[None]:
+    """Within the block, a trace ends with KeysAsked where the user's code asks which keys a dictionary has of
+    those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing."""
+    kept: dict[str, Callable[..., object]] = {}
+
+    def asks(self: ConstDictVariable, tx: Translator) -> None:
+        call = under_way.get()
+        if call is None or is_library(tx.f_code.co_filename):
+            return
+        varying = call.arguments[0][0]
+        if any(key.vt.is_python_constant() and key.vt.as_python_constant() in varying for key in self.items):
+            raise KeysAsked("the function asks which keys a dictionary has, which differ from call to call")
+
+    def method(self: ConstDictVariable, tx: Translator, name: str, *args: object, **kwargs: object) -> object:
+        if name in _METHODS:
+            asks(self, tx)
+        return kept["call_method"](self, tx, name, *args, **kwargs)
+
+    def question(name: str) -> Callable[..., object]:
+        def asked(self: ConstDictVariable, tx: Translator, *args: object) -> object:
+            asks(self, tx)
+            return kept[name](self, tx, *args)
+
+        return asked
+
+    names = [name for name in _QUESTIONS if name in vars(ConstDictVariable)]
+    kept |= {name: vars(ConstDictVariable)[name] for name in ("call_method", *names)}
+    try:
+        for name, changed in {"call_method": method, **{name: question(name) for name in names}}.items():
+            setattr(ConstDictVariable, name, changed)
+        yield
+    finally:
+        for name, original in kept.items():
+            setattr(ConstDictVariable, name, original)
