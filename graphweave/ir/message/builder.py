@@ -115,6 +115,11 @@ def spaces_in(said: Node | ValueType) -> tuple[Space, ...]:
     return held(said, _SPACE)
 
 
+def with_spaces(node: Node, rename: Callable[[Space], Space]) -> Node:
+    """`node` with every space in its fields replaced by rename(space)."""
+    return with_held(node, _SPACE, rename)
+
+
 def _arg_refs(arg: Arg) -> tuple[Ref, ...]:
     if isinstance(arg, Operand):
         return (arg.ref,)

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.builder import with_operands
+from graphweave.ir.message.builder import with_operands, with_spaces
 from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 
 _STEPS = 5
@@ -33,9 +33,9 @@ class Colours:
     def signature(self, i: ir.Ref) -> Hashable:
         graph = self._graph
         node = graph.nodes[i]
-        parameters = node if isinstance(node, Tree) else with_operands(node, lambda _: 0)
+        parameters = repr(node) if isinstance(node, Tree) else _parameters(node)
         kinds = tuple(_kind(graph.types[r]) for r in graph.ops[i])
-        return type(node).__name__, i in graph.late, repr(parameters), _kind(graph.types[i]), kinds
+        return type(node).__name__, i in graph.late, parameters, _kind(graph.types[i]), kinds
 
     def seed(self, i: ir.Ref) -> Hashable:
         """The key that pulls or pushes must share to be packed: the number of pulls and pushes before it, the origin of
@@ -108,7 +108,12 @@ def _static(graph: NodeGraph, i: ir.Ref) -> Hashable:
         case ir.Random(_, t):
             return "random", _kind(t)
         case _:
-            return repr(with_operands(node, lambda _: 0)), _kind(graph.types[i])
+            return _parameters(node), _kind(graph.types[i])
+
+
+def _parameters(node: ir.Node) -> str:
+    """The fields of a node that are neither operands nor spaces."""
+    return repr(with_spaces(with_operands(node, lambda _: 0), lambda _: UNIT))
 
 
 def _blank(arg: ir.Arg | object) -> object:
