@@ -28,10 +28,15 @@ def narrowed_values(joint: ir.Program, backward: Extract, saved: Iterable[ir.Ref
     """Those of the values `saved`, by their positions in `joint`, that the program `backward` may read rounded."""
     exact = ancestors(backward.program, _exact_reads(backward.program))
     return frozenset(
-        r for r in saved
-        if isinstance(t := joint.types[r], ir.Type) and t.dtype is DType.f32 and t.space != UNIT
-        and numel(t.shape) >= _LEAST and not isinstance(joint.nodes[r], ir.Input) and backward.where.get(r) not in exact
-    )  # fmt: skip
+        r
+        for r in saved
+        if isinstance(t := joint.types[r], ir.Type)
+        and t.dtype is DType.f32
+        and t.space != UNIT
+        and numel(t.shape) >= _LEAST
+        and not isinstance(joint.nodes[r], ir.Input)
+        and backward.where.get(r) not in exact
+    )
 
 
 def _exact_reads(program: ir.Program) -> Iterable[ir.Ref]:

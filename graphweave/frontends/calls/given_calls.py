@@ -41,8 +41,12 @@ def _result(x: Tensor, number: int, may_be_absent: bool) -> Tensor:
     return x
 
 
-for _name, _meaning in {"given": _given, "where_given": _where_given, "given_with_any": _given_with_any,
-                        "result": _result}.items():  # fmt: skip
+for _name, _meaning in {
+    "given": _given,
+    "where_given": _where_given,
+    "given_with_any": _given_with_any,
+    "result": _result,
+}.items():
     _library.impl(_name, _meaning, "CompositeImplicitAutograd")
 
 given, where_given = torch.ops.graphweave.given.default, torch.ops.graphweave.where_given.default

@@ -230,10 +230,13 @@ def _refusal(error: BaseException) -> str | None:
 def _typed(arguments: Iterable[tuple[int | str, object]]) -> Dicts:
     """The arguments that are dictionaries of tensors by types of nodes or by relations."""
     return {
-        at: arg for at, arg in arguments
-        if type(arg) is dict and arg and all(map(_is_plain, arg.values()))
+        at: arg
+        for at, arg in arguments
+        if type(arg) is dict
+        and arg
+        and all(map(_is_plain, arg.values()))
         and (all(isinstance(k, str) for k in arg) or _of_relations(arg))
-    }  # fmt: skip
+    }
 
 
 def _is_plain(value: object) -> bool:
