@@ -100,6 +100,9 @@ class Forms:
         self._half = _Handed()
         self._searched = dict.fromkeys(self._buckets(self._first.suits), 0)
         """The form that the compiler chose for the graphs of a bucket."""
+        suits = self._first.suits
+        self._sought = {self._sizes({**suits, **self._source.rows.most(suits)})}
+        """The buckets of sizes for which a graph was counted in its first call, as the sizes said so."""
         self._verdicts: dict[str, tuple[int, str] | None] = {}
         """The form and the reason for each bucket of the judge's; None where nothing was measured."""
         self._read = self._source.rows.read(indices=self._judge is not None)
@@ -219,13 +222,26 @@ class Forms:
         versions = versions_of(tensors)
         if versions is None:  # an edit of an inference tensor could not be noticed
             return self._last
-        if found is None and self._calls <= _CALLS_A_COUNT:
+        if found is None and self._calls <= _CALLS_A_COUNT and (at := self._uncounted(numbers)) is not None:
             self._by_graph.put(key, tensors, versions, _SEEN, ())
-            return self._last
+            return at
         self._calls = 0
         at = self._decided(args, numbers)
         self._by_graph.put(key, tensors, versions, at, ())
         return at
+
+    def _uncounted(self, numbers: Numbers) -> int | None:
+        """The form for a graph that is not counted, by its sizes alone: that of the call before, unless another is
+        better by enough with as many rows as there could be. None if sizes say for the first time that a choice would
+        be made otherwise."""
+        known = self._source.rows.known(numbers)
+        rows = {**known, **self._source.rows.most(known)}
+        at = self._cheapest(rows)
+        if self._forms[at].cost.is_wrong(rows) and (bucket := self._sizes(rows)) not in self._sought:
+            self._sought.add(bucket)
+            return None
+        last, best = (self._forms[i].cost.seconds(rows) for i in (self._last, at))
+        return at if gains_enough(last - best) else self._last
 
     def _decided(self, args: Sequence[object], numbers: Numbers) -> int:
         """The form for a graph, which is made if there is none yet that suits it."""
