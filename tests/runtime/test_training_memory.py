@@ -134,9 +134,9 @@ def peak_rows(policy: str, layers: int, monkeypatch: pytest.MonkeyPatch) -> floa
     before, most = arena.stats()["in_use"], 0
     take = arena.arena.empty
 
-    def watched(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    def watched(shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Tensor:
         nonlocal most
-        made = take(shape, dtype)
+        made = take(shape, dtype, room)
         most = max(most, arena.stats()["in_use"])
         return made
 
