@@ -54,7 +54,7 @@ def order(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
 
 
 def few_ends(at: int, nodes: int, edges: int, width: int) -> Args:
-    """Of the sources (`at` 0) or the destinations there are few."""
+    """Few nodes are sources (`at` 0), or few are destinations."""
     generator = torch.Generator().manual_seed(at)
     ends = [torch.randint(nodes, (edges,), generator=generator) for _ in range(2)]
     ends[at] %= max(1, nodes // 80)

@@ -149,7 +149,7 @@ class DimeNet(nn.Module):
     """Gasteiger et al. (2020): edges have messages, and read those of the edges before them by the angle between."""
 
     waves: Tensor
-    turned: Tensor
+    orders: Tensor
 
     def __init__(self, width: int = 64, layers: int = 3, bases: int = 6, angles: int = 4) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class DimeNet(nn.Module):
         self.turns = nn.ModuleList(nn.Linear(bases * angles, width, bias=False) for _ in range(layers))
         self.after = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
         self.register_buffer("waves", torch.arange(1, bases + 1) * (math.pi / CUTOFF))
-        self.register_buffer("turned", torch.arange(angles))
+        self.register_buffer("orders", torch.arange(angles))
 
     def forward(self, z: Tensor, position: Tensor, edge_index: Tensor, molecule: Tensor, count: int) -> Tensor:
         src, dst = edge_index
@@ -168,7 +168,7 @@ class DimeNet(nn.Module):
         before, after = _pairs(edge_index, len(z))
         across = torch.linalg.cross(gap[before], gap[after], dim=-1).square().sum(-1).clamp(min=1e-12).sqrt()
         angle = torch.atan2(across, (gap[before] * gap[after]).sum(-1))
-        by_angle = (bases[before][:, :, None] * torch.cos(angle[:, None] * self.turned)[:, None]).flatten(1)
+        by_angle = (bases[before][:, :, None] * torch.cos(angle[:, None] * self.orders)[:, None]).flatten(1)
         h = self.kinds(z)
         edges = F.silu(self.start(torch.cat([h[src], h[dst], bases], dim=-1)))
         for old, turn, new in zip(self.before, self.turns, self.after, strict=True):

@@ -25,7 +25,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What a paper says of its system, `printed` times as good as another, and how it is asked here.
+    """A paper's claim that its system is `printed` times as good as another, and how it is asked here.
 
     `find` gives the number from the paper's panels, or None where no cell of them has been measured.
     """

@@ -1,4 +1,4 @@
-"""What a paper's panels say together: in how many cells graphweave is better, equal and worse than each peer."""
+"""Counts the cells of a paper's panels in which graphweave is better than each peer, equal, and worse."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class CallRows:
         return {UNIT: 1, **rows}
 
     def most(self, known: Mapping[Space, int]) -> dict[Space, int]:
-        """At most how many rows the spaces have that data decides. One of which that is not known counts as large as
-        the largest."""
+        """The most rows that each space may have whose rows data decides. Where that is not known, as many as the
+        largest space that is."""
         largest = max(known.values(), default=0)
         return {
             space: largest if count.most is None else known.get(count.most, largest) for space, count in self.counts
