@@ -199,7 +199,7 @@ bench-ops: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.ops $(ARGS)
 
 pyg-native: $(STAMP)
-	MAX_JOBS=1 FORCE_CUDA=0 $(BIN)/python -m pip install --no-compile --no-deps --no-build-isolation --upgrade \
+	VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" MAX_JOBS=1 FORCE_CUDA=0 $(BIN)/python -m pip install --no-compile --no-deps --no-build-isolation --upgrade \
 		--target $(PYG_NATIVE) --no-binary torch-scatter,torch-sparse torch-scatter torch-sparse $(PYG_LIB)
 
 # Measures what docs/papers.md lacks, for an hour: `make bench-papers ARGS="--minutes 300"`, as often as it takes.

@@ -11,7 +11,7 @@ from graphweave.analysis.flow import reached
 from graphweave.analysis.typed import below, gathered, is_typed_product
 from graphweave.core.types import Space
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.builder import operands
+from graphweave.ir.message.builder import Builder, operands
 from graphweave.passes.narrow_sites import narrow_sites
 from graphweave.passes.rules import (
     compact,
@@ -26,8 +26,10 @@ from graphweave.passes.rules import (
     postpone,
     pull_scale,
     reciprocal,
+    row_totals,
     scale_out,
     split_linear,
+    split_products,
     totals,
     typed_push,
     typed_reorder,
@@ -60,11 +62,12 @@ Moves: TypeAlias = Callable[[Facts, frozenset[ir.Ref]], Iterator[Move]]
 tangents."""
 
 OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
+PRODUCTS_TO_NODES = (split_products.RULE, split_linear.RULE, postpone.WHOLE)
 TO_NODES = (split_linear.RULE, postpone.RULE, linear_through_push.OUT)
 NARROWER = (scale_out.RULE, linear_through_push.INTO, postpone.RULE)
 ALONE = (
-    injective_maps.RULE, totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE, postpone.WHOLE,
-    pull_scale.RULE, split_linear.RULE, linear_through_push.OUT,
+    injective_maps.RULE, totals.RULE, row_totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE,
+    postpone.WHOLE, pull_scale.RULE, split_linear.RULE, linear_through_push.OUT,
 )  # fmt: skip
 
 
@@ -245,6 +248,19 @@ def pushes(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
                 yield Move(OUT_OF_PUSH, (ref,))
 
 
+def concatenated(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
+    """All sums of products with a concatenation: an end's rows leave the edges only if the backward's do, too, with
+    totals of their gradients or without."""
+    nodes = facts.program.nodes
+    if not any(isinstance(n, ir.Concat) for n in nodes):
+        return
+    build = Builder.of(facts.program)
+    sums = ((r, n) for r, n in enumerate(nodes) if isinstance(n, ir.Reduce | ir.Push))
+    if sites := tuple(r for r, n in sums if split_products.cut_of(build, n.x) is not None):
+        yield Move((*PRODUCTS_TO_NODES, row_totals.RULE), sites)
+        yield Move(PRODUCTS_TO_NODES, sites)
+
+
 def singles(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]:
     sites = _computing(facts.program)
     for rule in ALONE:
@@ -283,11 +299,11 @@ def _computing(program: ir.Program) -> tuple[ir.Ref, ...]:
     )
 
 
-ORDER: tuple[Moves, ...] = (linear, narrower, products_of_push, pushes, singles)
+ORDER: tuple[Moves, ...] = (linear, narrower, products_of_push, pushes, concatenated, singles)
 
 RULES = (
-    *OUT_OF_PUSH, *TO_NODES, *NARROWER, *ALONE, *typed_reorder.RULES, factored_bases.RULE, typed_push.RULE,
-    narrow_sums.RULE, compact.compact(0, 0),
+    *OUT_OF_PUSH, *TO_NODES, *PRODUCTS_TO_NODES, *NARROWER, *ALONE, *typed_reorder.RULES, factored_bases.RULE,
+    typed_push.RULE, narrow_sums.RULE, compact.compact(0, 0),
 )  # fmt: skip
 """Every rule that a move may apply."""
 

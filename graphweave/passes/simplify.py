@@ -20,6 +20,7 @@ from graphweave.passes.rules import (
     join_selects,
     narrow_early,
     scale_out,
+    slice_products,
     typed_linear,
     unbroadcast,
 )
@@ -39,6 +40,7 @@ ALWAYS: tuple[Rule, ...] = (
     typed_linear.RULE,
     copies_apart.RULE,
     scale_out.GATHERED,
+    slice_products.RULE,
 )
 
 _MAX_RULES = 16

@@ -423,6 +423,68 @@ APPLIES = {
 %13: E[6] f64 = concat dim=0 %12, %6
 %14: E[1] f64 = reduce.sum %13 [0] keepdim"""),
     ],
+    "split-products": [
+        ("scores of both ends", """
+%12: unit[8] f64 = input att
+%13: E[8] f64 = concat dim=0 %9, %10
+%14: E[8] f64 = mul %13, %12
+%15: E[] f64 = reduce.sum %14 [0]"""),
+        ("scores of heads, of three parts", """
+%12: unit[2, 6] f64 = input att
+%13: E[2, 2] f64 = reshape %9 [2, 2]
+%14: E[2, 2] f64 = reshape %10 [2, 2]
+%15: E[2, 2] f64 = reshape %6 [2, 2]
+%16: E[2, 6] f64 = concat dim=1 %13, %14, %15
+%17: E[2, 6] f64 = mul %16, %12
+%18: E[2, 6] f64 = neg %17
+%19: E[2, 1] f64 = reduce.sum %18 [1] keepdim"""),
+        ("a quotient, and a concatenation in both factors", """
+%12: E[8] f64 = concat dim=0 %9, %10
+%13: E[8] f64 = div %12, %12
+%14: E[] f64 = reduce.sum %13 [0]"""),
+        ("a part of no columns, in both factors", """
+%12: E[0] f64 = input y
+%13: E[8] f64 = concat dim=0 %9, %12, %10
+%14: E[8] f64 = concat dim=0 %10, %12, %6
+%15: E[8] f64 = mul %13, %14
+%16: E[] f64 = reduce.sum %15 [0]"""),
+        ("gradient of the vector", """
+%12: E[8] f64 = concat dim=0 %9, %10
+%13: E[1] f64 = input g
+%14: E[8] f64 = mul %13, %12
+%15: E -> unit = tounit E
+%16: unit[8] f64 = push.sum %14, %15"""),
+        ("rows next to shared data", """
+%12: unit[2] f64 = input y
+%13: E[6] f64 = concat dim=0 %12, %6
+%14: E[1] f64 = input g
+%15: E[6] f64 = mul %13, %14
+%16: W[6] f64 = push.sum %15, %3"""),
+    ],
+    "slice-products": [
+        ("a part of a gradient", """
+%12: unit[8] f64 = input att
+%13: E[1] f64 = input g
+%14: E[8] f64 = mul %13, %12
+%15: E[3] f64 = slice %14 dim=0 1:7:2"""),
+        ("of a broadcast number, divided", """
+%12: unit[2, 8] f64 = input att
+%13: E[] f64 = input g
+%14: E[2, 8] f64 = div %13, %12
+%15: E[2, 8] f64 = neg %14
+%16: E[2, 4] f64 = slice %15 dim=1 4:8:1"""),
+    ],
+    "row-totals": [
+        ("gradient of a vector", """
+%12: E[1] f64 = input g
+%13: E[4] f64 = mul %9, %12
+%14: E -> unit = tounit E
+%15: unit[4] f64 = push.sum %13, %14"""),
+        ("an infinite value in rows without edges", """
+%12: E[4] f64 = div %6, %10
+%13: E -> unit = tounit E
+%14: unit[4] f64 = push.sum %12, %13"""),
+    ],
     "totals": [
         ("gradient of a bias", """
 %12: E -> unit = tounit E
@@ -770,6 +832,37 @@ REFUSED = {
 %12: E[2, 2] f64 = input y
 %13: E[4, 2] f64 = concat dim=0 %12, %12
 %14: E[4] f64 = reduce.sum %13 [1]"""),
+    ],
+    "split-products": [
+        ("a product of features", """
+%12: E[8] f64 = concat dim=0 %6, %9
+%13: unit[8] f64 = input att
+%14: E[8] f64 = mul %12, %13
+%15: E[] f64 = reduce.mul %14 [0]"""),
+        ("along another dim", """
+%12: E[2, 2] f64 = input y
+%13: E[4, 2] f64 = concat dim=0 %12, %12
+%14: E[4, 2] f64 = mul %13, %8
+%15: E[4] f64 = reduce.sum %14 [1]"""),
+        ("the largest", """
+%12: E[8] f64 = concat dim=0 %6, %9
+%13: E[8] f64 = mul %12, %8
+%14: W[8] f64 = push.max %13, %3"""),
+    ],
+    "slice-products": [
+        ("rows that are sliced", """
+%12: E[4] f64 = mul %6, %9
+%13: E[2] f64 = slice %12 dim=0 0:2:1"""),
+    ],
+    "row-totals": [
+        ("maximum", """
+%12: E -> unit = tounit E
+%13: E[4] f64 = mul %9, %6
+%14: unit[4] f64 = push.max %13, %12"""),
+        ("data of edges", """
+%12: E -> unit = tounit E
+%13: E[4] f64 = mul %6, %8
+%14: unit[4] f64 = push.sum %13, %12"""),
     ],
     "totals": [
         ("maximum", """

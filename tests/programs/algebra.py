@@ -148,19 +148,26 @@ def heads(s: Layering, space: Space, h: int, c: int) -> Ref:
 
 
 def attention(s: Layering) -> None:
-    """Attention: the score of a head is a sum of both ends' scores, that of an activated sum, or a dot product."""
+    """Attention: the score of a head is a sum of both ends' scores, one of both ends' rows next to each other, that of
+    an activated sum, or a dot product."""
     h, c = s.choose(_HEADS)
     src, dst = s.maps
     keepdim = s.choose((False, True))
     z, other = heads(s, V, h, c), heads(s, s.dst_space, h, c)
     att = s.bounded(s.op(Op.tanh, s.fresh(UNIT, h, c)), 1.0)
-    match s.choose(("rows", "activated", "dot")):
+    match s.choose(("rows", "activated", "dot", "concat")):
         case "rows":
             one, two = (s.reduced(s.of(Op.mul, x, att), 1, keepdim) for x in (z, other))
             score = s.activated(s.of(Op.add, s.pulled(one, src), s.pulled(two, dst)))
         case "activated":
             both = s.activated(s.of(Op.add, s.pulled(z, src), s.pulled(other, dst)))
             score = s.reduced(s.of(Op.mul, both, att), 1, keepdim)
+        case "concat":
+            both = s.bounded(
+                s.add(Concat((s.pulled(z, src), s.pulled(other, dst)), 1)), max(s.bound[z], s.bound[other])
+            )
+            long = s.bounded(s.op(Op.tanh, s.fresh(UNIT, h, 2 * c)), 1.0)
+            score = s.activated(s.reduced(s.of(Op.mul, both, long), 1, keepdim))
         case _:
             score = s.reduced(s.of(Op.mul, s.pulled(z, src), s.pulled(other, dst)), 1, keepdim)
     alpha = s.softmax(s.bounded(s.op(Op.tanh, score), 1.0) if s.bound[score] > 30 else score, dst)
