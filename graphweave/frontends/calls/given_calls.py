@@ -20,8 +20,9 @@ _library.define("result(Tensor x, int number, bool may_be_absent) -> Tensor")
 
 
 def _given(x: Tensor, flag: Tensor, number: int, dim: int) -> Tensor:
-    """The argument `x`, which is given if `flag` [] is true. It has no rows, which are its `dim`, if it is not.
-    `number` is the flag's: arguments of one key share it."""
+    """The argument `x`, which is given if `flag` [1, 0] has a row. If `flag` [0, 0] has none, `x` has no rows, either,
+    which are its `dim`. `number` is the flag's: arguments of one key share it. A flag is a size, so that what is given
+    is known before anything is read."""
     return x
 
 

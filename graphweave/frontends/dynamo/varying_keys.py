@@ -99,10 +99,10 @@ class VaryingKeys:
         return _existing(out, iter(call.existing))
 
     def _flag(self, is_given: bool, number: int) -> Tensor:
-        """A tensor [] of its own for each number: compiled code has guards on tensors that are the same object."""
+        """A tensor of its own for each number: compiled code has guards on tensors that are the same object."""
         made = self._flags[is_given]
         while len(made) <= number:
-            made.append(torch.tensor(is_given))
+            made.append(torch.empty(int(is_given), 0))
         return made[number]
 
 

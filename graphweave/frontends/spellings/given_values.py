@@ -13,7 +13,7 @@ The operators are then replaced by plain calls of PyTorch, and what the results 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +43,12 @@ class ResultNeeds:
 
 @dataclass(frozen=True, slots=True)
 class GivenValues:
-    """The needs of a graph's results, in the order of their numbers, and which inputs have gradients."""
+    """The needs of a graph's results, in the order of their numbers, and which inputs have gradients. `sizes` has the
+    size that a flag is, 1 or 0, and the sizes that are 0 if it is 0, by PyTorch's names for them."""
 
     results: tuple[ResultNeeds, ...]
     gradients: GivenGradients
+    sizes: Mapping[str, frozenset[str]]
 
     def existing(self, is_given: Callable[[int], bool]) -> tuple[bool, ...]:
         """Which results exist in a call. NotGiven if eager mode would compute something else, or raise an error."""
@@ -72,7 +74,7 @@ def take_given_values(module: fx.GraphModule) -> GivenValues | None:
         graph.visit(node)
     module.recompile()
     gradients = given_gradients(module.graph, graph.closed_by, graph.numbers)
-    return GivenValues(tuple(graph.results[n] for n in sorted(graph.results)), gradients)
+    return GivenValues(tuple(graph.results[n] for n in sorted(graph.results)), gradients, graph.given_sizes())
 
 
 class _Conditions:
@@ -128,15 +130,36 @@ class _Conditions:
             return
         needs = frozenset((without | set(flags), either) for without, either in self._of(x))
         with self._graph.inserting_before(node):
-            condition = self._flags[flags[0]]
+            condition = self._condition(flags[0], node)
             for flag in flags[1:]:
-                both = self._graph.call_function(torch.logical_and, (condition, self._flags[flag]))
+                both = self._graph.call_function(torch.logical_and, (condition, self._condition(flag, node)))
                 both.meta.update(node.meta, example_value=example(condition))
                 condition = both
             chosen = self._graph.call_function(torch.where, (condition, x, otherwise))
         chosen.meta.update(node.meta)
         self.closed_by[chosen, x] = frozenset(flags)
         self._replace(node, chosen, frozenset(c for c in needs if c[0].isdisjoint(c[1])))
+
+    def _condition(self, flag: int, by: fx.Node) -> fx.Node:
+        """A tensor [] that is true if a flag is given, made for the call `by`."""
+        of = self._flags[flag]
+        rows = example(of).shape[0]
+        size = self._sizes.get(_expr(rows))
+        if size is None:
+            size = self._graph.call_method("size", (of, 0))
+            size.meta.update(by.meta, example_value=rows)
+        made = self._graph.call_function(torch.scalar_tensor, (size,), {"dtype": torch.bool})
+        made.meta.update(by.meta, example_value=example(of).new_empty((), dtype=torch.bool))
+        return made
+
+    def given_sizes(self) -> dict[str, frozenset[str]]:
+        """For each flag the size that it is, and the sizes that are 0 without it."""
+        of_flag = {number: _expr(example(flag).shape[0]) for number, flag in self._flags.items()}
+        return {
+            str(size): frozenset(map(str, self._rows.get(number, ())))
+            for number, size in of_flag.items()
+            if isinstance(size, sympy.Symbol)
+        }
 
     def _visit_call(self, node: fx.Node) -> None:
         name, operands = call_name(node), node.all_input_nodes
