@@ -45,6 +45,7 @@ class GivenSegments:
         self._rows = dict(facts.program.spaces)
         self.segments = _unions(facts.program)
         self._touched = self._touching_edges()
+        self._worked_on = {row_space(self.program, r) for r, n in enumerate(self.program.nodes) if _is_work(n)}
         self._banned: set[Space] = set()
         self.flags: dict[Space, Flags] = {}
         self._numbers: dict[ir.Ref, Number | None] = {}
@@ -93,7 +94,7 @@ class GivenSegments:
         return {union: tuple(of) for union, of in flags.items() if any(of)}
 
     def _may_have(self, union: Space) -> bool:
-        return union not in self._banned and all(
+        return union in self._worked_on and union not in self._banned and all(
             s != UNIT and s not in self.segments and self._rows.get(s) is not None for s in self.segments[union]
         )
 
@@ -240,6 +241,11 @@ class GivenSegments:
         t = self.program.types[ref]
         assert isinstance(t, ir.Type)
         return t
+
+
+def _is_work(node: ir.Node) -> bool:
+    """Whether rows cost more than the copies that a union without some of them would take."""
+    return not isinstance(node, ir.Join | ir.NumbersOfSegments | ir.RowsOfSegments | ir.JoinIndices)
 
 
 def _only(flags: set[Symbol | None]) -> Symbol | None:

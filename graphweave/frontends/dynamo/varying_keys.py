@@ -26,6 +26,7 @@ from graphweave.frontends.calls.given_calls import given, result
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.halves.given_call import GivenCall, in_call
 from graphweave.frontends.sparse.sparse_arguments import with_strides_of_edges
+from graphweave.frontends.spellings.given_gradients import bits
 from graphweave.frontends.spellings.given_values import NotGiven
 from graphweave.frontends.tracing.asked_keys import KeysAsked
 from graphweave.frontends.tracing.reasons import reason_of
@@ -79,7 +80,7 @@ class VaryingKeys:
         of_key: dict[Key, bool] = {}
         for at, d in dicts.items():
             of_key.update({k: k in d for k in keys[at]})
-        call = GivenCall(list(of_key.values()))
+        call = GivenCall(bits(number for number, is_given in enumerate(of_key.values()) if is_given))
         flags = {k: self._flag(is_given, n) for n, (k, is_given) in enumerate(of_key.items())}
         all_args = tuple(full.get(n, arg) for n, arg in enumerate(args))
         named = {name: full.get(name, arg) for name, arg in kwargs.items()}

@@ -3,7 +3,7 @@ exist, and which of its inputs have a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from graphweave.frontends.spellings.given_values import GivenValues
 
 @dataclass(slots=True)
 class GivenCall:
-    """`given` says of each flag whether its key is given. `existing` says of each result whether it exists, and
+    """`given` has the flags of keys that are given, as the bits of a number. `existing` says of each result whether it exists, and
     `unreached` has the positions of the inputs without a gradient, once the compiled graph has been called."""
 
-    given: Sequence[bool]
+    given: int
     existing: tuple[bool, ...] = ()
     unreached: frozenset[int] = frozenset()
 
@@ -38,7 +38,7 @@ def check_call_under_way(values: GivenValues) -> None:
     """Raise NotGiven, before anything is compiled, if the results of a graph need what the call does not give."""
     call = _call.get()
     if call is not None:
-        values.existing(call.given.__getitem__)
+        values.existing(call.given)
 
 
 def unreached_inputs() -> frozenset[int]:
@@ -53,8 +53,8 @@ def checked(run: Callable[..., object], values: GivenValues) -> Callable[..., ob
     def with_check(*inputs: object) -> object:
         call = _call.get()
         if call is not None:
-            call.existing = values.existing(call.given.__getitem__)
-            call.unreached = values.gradients.unreached(call.given.__getitem__, call.existing)
+            call.existing = values.existing(call.given)
+            call.unreached = values.gradients.unreached(call.given, call.existing)
         return run(*inputs)
 
     return with_check

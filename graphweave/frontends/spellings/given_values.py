@@ -13,7 +13,7 @@ The operators are then replaced by plain calls of PyTorch, and what the results 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor, fx
 
 from graphweave.frontends.calls.dynamo_calls import call_name, example, storages, writes
 from graphweave.frontends.calls.given_calls import given, given_with_any, result, where_given
-from graphweave.frontends.spellings.given_gradients import Edge, GivenGradients, given_gradients
+from graphweave.frontends.spellings.given_gradients import Edge, GivenGradients, bits, given_gradients
 
 Clause = tuple[frozenset[int], frozenset[int]]
 """Holds in a call if one of the first flags is false, or one of the second true."""
@@ -37,7 +37,9 @@ class NotGiven(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ResultNeeds:
-    needs: _Clauses
+    """What a result needs: each clause as two sets of flags, which are bits of a number."""
+
+    needs: tuple[tuple[int, int], ...]
     may_be_absent: bool
 
 
@@ -50,13 +52,14 @@ class GivenValues:
     gradients: GivenGradients
     sizes: Mapping[str, frozenset[str]]
 
-    def existing(self, is_given: Callable[[int], bool]) -> tuple[bool, ...]:
-        """Which results exist in a call. NotGiven if eager mode would compute something else, or raise an error."""
+    def existing(self, given: int) -> tuple[bool, ...]:
+        """Which results exist in a call, whose flags that are given are bits of a number. NotGiven if eager mode would
+        compute something else, or raise an error."""
         found = []
         for wanted in self.results:
             exists = True
             for without, either in wanted.needs:
-                if all(map(is_given, without)) and not any(map(is_given, either)):
+                if without & given == without and not either & given:
                     if without or not wanted.may_be_absent:
                         raise NotGiven("a result needs what is not given")
                     exists = False
@@ -104,7 +107,8 @@ class _Conditions:
             self._replace(node, x, self._of(x) | {(frozenset(), flags)} if flags else self._of(x))
         elif node.target is result:
             x, number, may_be_absent = _operands(node)
-            self.results[number] = ResultNeeds(self._of(x), bool(may_be_absent))
+            clauses = tuple((bits(without), bits(either)) for without, either in self._of(x))
+            self.results[number] = ResultNeeds(clauses, bool(may_be_absent))
             self.numbers.setdefault(x, []).append(number)
             self._replace(node, x, self._of(x))
         elif node.op.startswith("call"):
