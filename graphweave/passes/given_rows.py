@@ -65,7 +65,9 @@ class _Writer:
         made = self._fresh(f"{union.name}_given")
         parts = self._of(union)
         self._sizes[made] = total(*(self._rows(s) for s in parts))
-        self._counted[made] = sum(self._counted.get(s, self._facts.statistics.rows(s)) for s in parts)
+        known = dict(self._facts.statistics.counted)
+        rows = sum(self._counted.get(s, self._facts.statistics.rows(s)) for s in parts)
+        self._counted[made] = known.get(made, rows)
         return made
 
     def _rows(self, space: Space) -> Size:
