@@ -3,10 +3,13 @@ exist, and which of its inputs have a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from graphweave.frontends.spellings.given_values import GivenValues
 
@@ -47,14 +50,27 @@ def unreached_inputs() -> frozenset[int]:
     return frozenset() if call is None else call.unreached
 
 
+def _detached(inputs: tuple[object, ...], positions: Iterable[int]) -> tuple[object, ...]:
+    """The inputs, some of which autograd does not see: it would visit each of them to find that it has no gradient."""
+    changed = list(inputs)
+    for at in positions:
+        value = changed[at]
+        assert isinstance(value, Tensor)
+        changed[at] = value.detach()
+    return tuple(changed)
+
+
 def checked(run: Callable[..., object], values: GivenValues) -> Callable[..., object]:
-    """`run`, a compiled graph, which runs only if its results exist in the call: NotGiven is raised before."""
+    """`run`, a compiled graph, which runs only if its results exist in the call: NotGiven is raised before. Inputs that
+    no gradient reaches in the call get none, as in eager mode."""
 
     def with_check(*inputs: object) -> object:
         call = _call.get()
         if call is not None:
             call.existing = values.existing(call.given)
             call.unreached = values.gradients.unreached(call.given, call.existing)
+            if call.unreached and torch.is_grad_enabled():
+                inputs = _detached(inputs, call.unreached)
         return run(*inputs)
 
     return with_check
