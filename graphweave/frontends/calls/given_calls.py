@@ -16,6 +16,7 @@ _library = torch.library.Library("graphweave", "FRAGMENT")
 _library.define("given(Tensor x, Tensor flag, int number, int dim) -> Tensor")
 _library.define("where_given(Tensor x, Tensor[] witnesses, float otherwise) -> Tensor")
 _library.define("given_with_any(Tensor x, Tensor[] witnesses) -> Tensor")
+_library.define("existing_or(Tensor x, Tensor otherwise) -> Tensor")
 _library.define("result(Tensor x, int number, bool may_be_absent) -> Tensor")
 
 
@@ -36,6 +37,11 @@ def _given_with_any(x: Tensor, witnesses: Sequence[Tensor]) -> Tensor:
     return x
 
 
+def _existing_or(x: Tensor, otherwise: Tensor) -> Tensor:
+    """`x` in calls in which it exists, `otherwise` in others: an item of a dictionary that another one is put over."""
+    return x
+
+
 def _result(x: Tensor, number: int, may_be_absent: bool) -> Tensor:
     """The `number`th result of the function. Where it does not exist, the item of a dictionary that it is is left out
     if it `may_be_absent`; others must exist."""
@@ -46,9 +52,11 @@ for _name, _meaning in {
     "given": _given,
     "where_given": _where_given,
     "given_with_any": _given_with_any,
+    "existing_or": _existing_or,
     "result": _result,
 }.items():
     _library.impl(_name, _meaning, "CompositeImplicitAutograd")
 
 given, where_given = torch.ops.graphweave.given.default, torch.ops.graphweave.where_given.default
 given_with_any, result = torch.ops.graphweave.given_with_any.default, torch.ops.graphweave.result.default
+existing_or = torch.ops.graphweave.existing_or.default

@@ -95,7 +95,7 @@ class VaryingKeys:
             if (why := _refusal(error)) is None:
                 raise
             self._refused = call.existing == ()
-            _log.info("%s is compiled for each set of keys: %s", getattr(self._target, "__name__", self._target), why)
+            _log.info("%s is compiled for each set of keys: %s", getattr(self._target, "__name__", type(self._target).__name__), why)
             return AS_GIVEN
         return _existing(out, iter(call.existing))
 

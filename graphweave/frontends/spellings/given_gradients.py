@@ -21,22 +21,31 @@ Edge = tuple[fx.Node, fx.Node]
 
 
 @dataclass(frozen=True, slots=True)
-class GivenGradients:
-    """The gates on the ways from results back to inputs. `gates` are in the order in which they are reached: flags that
-    must be given, and what is behind, any of which must be reached. Both are bits of numbers: a flag's number, and for
-    what is behind a result's number, or the number of results plus that of a gate. `inputs` has what is behind for
-    inputs with a gradient, with the positions of all inputs that have the same behind them."""
+class Gate:
+    """A gradient passes if a flag of each of the sets `given` is given, unless one of each of the sets `without` is."""
 
-    gates: tuple[tuple[int, int], ...]
+    given: tuple[frozenset[int], ...] = ()
+    without: tuple[frozenset[int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GivenGradients:
+    """The gates on the ways from results back to inputs. `gates` are in the order in which they are reached: the sets of
+    flags of a `Gate`, and what is behind, any of which must be reached. All are bits of numbers: a flag's number, and
+    for what is behind a result's number, or the number of results plus that of a gate. `inputs` has what is behind for
+    inputs with a gradient, with the positions of those that have the same behind them."""
+
+    gates: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...]
     inputs: tuple[tuple[int, frozenset[int]], ...]
 
     def unreached(self, given: int, exists: Sequence[bool]) -> frozenset[int]:
         """The positions of the inputs that have no gradient in a call, whose flags that are given are bits of a number.
         `exists` says which results there are."""
         reached, first = bits(number for number, found in enumerate(exists) if found), len(exists)
-        for number, (flags, behind) in enumerate(self.gates, first):
-            if behind & reached and flags & given == flags:
-                reached |= 1 << number
+        for number, (wanted, without, behind) in enumerate(self.gates, first):
+            if behind & reached and all(each & given for each in wanted):
+                if not without or not all(each & given for each in without):
+                    reached |= 1 << number
         return frozenset[int]().union(*(places for behind, places in self.inputs if not behind & reached))
 
 
@@ -49,14 +58,14 @@ def bits(numbers: Iterable[int]) -> int:
 
 
 def given_gradients(
-    graph: fx.Graph, closed_by: Mapping[Edge, frozenset[int]], results: Mapping[fx.Node, Sequence[int]]
+    graph: fx.Graph, closed_by: Mapping[Edge, Gate], results: Mapping[fx.Node, Sequence[int]]
 ) -> GivenGradients:
-    """The gates of Dynamo's graph. `closed_by` has the flags of those edges that have some, `results` the numbers of
+    """The gates of Dynamo's graph. `closed_by` has those of the edges that have one, `results` the numbers of
     the values that are results."""
     behind: dict[fx.Node, frozenset[int]] = defaultdict(frozenset)
     behind.update({node: frozenset(numbers) for node, numbers in results.items()})
     of_storage: dict[int, frozenset[int]] = defaultdict(frozenset)  # what reads memory after a write to it
-    gates: list[tuple[int, int]] = []
+    gates: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
     first_gate = sum(map(len, results.values()))
     for node in reversed(graph.nodes):
         if not node.op.startswith("call"):
@@ -66,9 +75,9 @@ def given_gradients(
             here = here.union(*(of_storage[s] for x in node.all_input_nodes for s in storages(x)))
         for operand in node.all_input_nodes:
             passed = here
-            if here and (flags := closed_by.get((node, operand))) is not None:
+            if here and (gate := closed_by.get((node, operand))) is not None:
                 passed = frozenset({first_gate + len(gates)})
-                gates.append((bits(flags), bits(here)))
+                gates.append((tuple(map(bits, gate.given)), tuple(map(bits, gate.without)), bits(here)))
             behind[operand] |= passed
             for storage in storages(operand):
                 of_storage[storage] |= passed

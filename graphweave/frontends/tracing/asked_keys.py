@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
-from torch._dynamo.variables import ConstDictVariable
+from torch._dynamo.variables import ConstDictVariable, TensorVariable, VariableTracker
 
 from graphweave.core.lines import is_library
 from graphweave.frontends.tracing.call_under_way import under_way
@@ -21,10 +23,17 @@ class KeysAsked(Exception):
     """The user's code asks which keys a dictionary has, which differ from call to call."""
 
 
+def _are_tensors(*values: VariableTracker) -> bool:
+    return all(isinstance(value.realize(), TensorVariable) for value in values)
+
+
 @contextmanager
 def keys_not_asked() -> Iterator[None]:
     """Within the block, a trace ends with KeysAsked where the user's code asks which keys a dictionary has of
-    those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing."""
+    those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing.
+
+    Where a dictionary is put over another one (`{**x, **out}`, `x | out`, `x.update(out)`), items of the latter stay in
+    calls in which the former has none: `existing_or` says so in the graph."""
     kept: dict[str, Callable[..., object]] = {}
 
     def asks(self: ConstDictVariable, tx: Translator) -> None:
@@ -35,10 +44,16 @@ def keys_not_asked() -> Iterator[None]:
         if any(key.vt.is_python_constant() and key.vt.as_python_constant() in varying for key in self.items):
             raise KeysAsked("the function asks which keys a dictionary has, which differ from call to call")
 
-    def method(self: ConstDictVariable, tx: Translator, name: str, *args: object, **kwargs: object) -> object:
+    def method(self: ConstDictVariable, tx: Translator, name: str, *args: Any, **kwargs: object) -> object:
         if name in _METHODS:
             asks(self, tx)
-        return kept["call_method"](self, tx, name, *args, **kwargs)
+        covered = dict(self.items) if name == "update" else {}
+        found = kept["call_method"](self, tx, name, *args, **kwargs)
+        for key, old in covered.items():
+            if (new := self.items[key]) is not old and _are_tensors(old, new):
+                choose = VariableTracker.build(tx, torch.ops.graphweave.existing_or.default)
+                self.items[key] = choose.call_function(tx, [new, old], {})
+        return found
 
     def question(name: str) -> Callable[..., object]:
         def asked(self: ConstDictVariable, tx: Translator, *args: object) -> object:
