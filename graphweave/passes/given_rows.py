@@ -125,7 +125,6 @@ class _Writer:
 
     def _led_to(self, index: ir.Ref) -> Space | None:
         """The union to which an index leads; None if it leads to rows that are no union's."""
-        node = self._program.nodes[index]
         for user in self._found.users[index]:
             made = self._program.nodes[user]
             if isinstance(made, ir.MapOf) and made.cod in self._found.segments:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from graphweave.analysis.cones import row_space
+from graphweave.analysis.cones import row_space, type_of
 from graphweave.analysis.facts import Facts
 from graphweave.core.calls import named
 from graphweave.core.numbers import Number, neutral
 from graphweave.core.sizes import Size, Symbol
-from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.passes.pass_facts import GivenSize
 
@@ -43,6 +43,7 @@ class GivenSegments:
         self.program, self._given = facts.program, given
         self.users, self._operands = facts.flow.users, facts.flow.operands
         self._rows = dict(facts.program.spaces)
+        """Not those of the unit space, which is a segment of no union with flags."""
         self.segments = _unions(facts.program)
         self._touched = self._touching_edges()
         self._worked_on = {row_space(self.program, r) for r, n in enumerate(self.program.nodes) if _is_work(n)}
@@ -94,9 +95,9 @@ class GivenSegments:
         return {union: tuple(of) for union, of in flags.items() if any(of)}
 
     def _may_have(self, union: Space) -> bool:
-        return union in self._worked_on and union not in self._banned and all(
-            s != UNIT and s not in self.segments and self._rows.get(s) is not None for s in self.segments[union]
-        )
+        if union not in self._worked_on or union in self._banned:
+            return False
+        return all(s not in self.segments and self._rows.get(s) is not None for s in self.segments[union])
 
     # -------------------------------------------------------- unions that may not have them
 
@@ -133,8 +134,9 @@ class GivenSegments:
         match node:
             case ir.Pull() | ir.MapOf():
                 return True
-            case ir.Push(_, m, fold):
-                return self._all_lead_to_given(m, union) or self._nothing(x) == self._neutral(x, fold) == node.empty
+            case ir.Push(_, m, Fold.sum | Fold.max | Fold.min):
+                nothing = neutral(node.fold, type_of(self.program, x).dtype)
+                return self._all_lead_to_given(m, union) or self._nothing(x) == nothing == node.empty
             case ir.Gram(a, b):
                 return 0 in (self._nothing(a), self._nothing(b))
             case ir.Part(_, _, at):
@@ -144,9 +146,6 @@ class GivenSegments:
                 return row_space(self.program, ref) == union
             case _:
                 return False
-
-    def _neutral(self, x: ir.Ref, fold: object) -> Number | None:
-        return neutral(fold, self._type(x).dtype) if fold in (Fold.sum, Fold.max, Fold.min) else None  # type: ignore[arg-type]
 
     def _all_lead_to_given(self, m: ir.Ref, union: Space) -> bool:
         """Whether a map leads from segments with flags to segments with the same flags."""
@@ -206,8 +205,7 @@ class GivenSegments:
                 return None
 
     def chooses_given(self, condition: ir.Ref, union: Space) -> bool | None:
-        """Whether a condition is true on exactly the rows of `union` that are given; None if it may be true on others.
-        """
+        """Whether a condition is true on exactly the rows of `union` that are given; None if it may be on others."""
         node = self.program.nodes[condition]
         match node:
             case ir.Pointwise(Op.logical_and, args):
@@ -231,16 +229,11 @@ class GivenSegments:
     def _flag(self, ref: ir.Ref) -> Symbol | None:
         """The flag that a bool is."""
         match self.program.nodes[ref]:
-            case ir.Aten(target=named.TENSOR_OF_SIZE, args=(ir.Operand(size), *_)) if self._type(ref).dtype is DType.bool:
+            case ir.Aten(target=named.TENSOR_OF_SIZE, args=(ir.Operand(size), *_), type=ir.Type(_, (), DType.bool)):
                 of: Size | None = getattr(self.program.types[size], "size", None)
                 return of if isinstance(of, Symbol) and of in self._given else None
             case _:
                 return None
-
-    def _type(self, ref: ir.Ref) -> ir.Type:
-        t = self.program.types[ref]
-        assert isinstance(t, ir.Type)
-        return t
 
 
 def _is_work(node: ir.Node) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from graphweave.core.lines import is_library
 from graphweave.core.log import logger
-from graphweave.frontends.calls.given_calls import given, result
+from graphweave.frontends.calls.given_calls import ALWAYS, given, result
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.halves.given_call import GivenCall, in_call
 from graphweave.frontends.sparse.sparse_arguments import with_strides_of_edges
@@ -80,7 +80,8 @@ class VaryingKeys:
         of_key: dict[Key, bool] = {}
         for at, d in dicts.items():
             of_key.update({k: k in d for k in keys[at]})
-        call = GivenCall(bits(number for number, is_given in enumerate(of_key.values()) if is_given))
+        numbers = (number for number, is_given in enumerate(of_key.values(), ALWAYS + 1) if is_given)
+        call = GivenCall(bits([ALWAYS, *numbers]))
         flags = {k: self._flag(is_given, n) for n, (k, is_given) in enumerate(of_key.items())}
         all_args = tuple(full.get(n, arg) for n, arg in enumerate(args))
         named = {name: full.get(name, arg) for name, arg in kwargs.items()}
@@ -95,7 +96,8 @@ class VaryingKeys:
             if (why := _refusal(error)) is None:
                 raise
             self._refused = call.existing == ()
-            _log.info("%s is compiled for each set of keys: %s", getattr(self._target, "__name__", type(self._target).__name__), why)
+            name = getattr(self._target, "__name__", type(self._target).__name__)
+            _log.info("%s is compiled for each set of keys: %s", name, why)
             return AS_GIVEN
         return _existing(out, iter(call.existing))
 
@@ -168,7 +170,7 @@ def _with_flags(target: Function) -> Function:
     def of_all_keys(flags: dict[Key, Tensor], *args: object, **kwargs: object) -> object:
         if not torch.compiler.is_compiling():
             raise NotGiven("the function runs as Python")
-        numbers = {key: number for number, key in enumerate(flags)}
+        numbers = {key: number for number, key in enumerate(flags, ALWAYS + 1)}
 
         def told(arg: object) -> object:
             if type(arg) is not dict or not arg or not all(key in numbers for key in arg):

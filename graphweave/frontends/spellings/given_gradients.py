@@ -22,30 +22,29 @@ Edge = tuple[fx.Node, fx.Node]
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gradient passes if a flag of each of the sets `given` is given, unless one of each of the sets `without` is."""
+    """A gradient passes if a flag of each of the sets `flags` is given; if it is `inverted`, in all other calls."""
 
-    given: tuple[frozenset[int], ...] = ()
-    without: tuple[frozenset[int], ...] = ()
+    flags: tuple[frozenset[int], ...]
+    inverted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GivenGradients:
-    """The gates on the ways from results back to inputs. `gates` are in the order in which they are reached: the sets of
-    flags of a `Gate`, and what is behind, any of which must be reached. All are bits of numbers: a flag's number, and
-    for what is behind a result's number, or the number of results plus that of a gate. `inputs` has what is behind for
+    """The gates on the ways from results back to inputs. `gates` are in the order in which they are reached: what a
+    `Gate` says, and what is behind it, any of which must be reached. Sets are bits of numbers: a flag's number, and for
+    what is behind a result's number, or the number of results plus that of a gate. `inputs` has what is behind for
     inputs with a gradient, with the positions of those that have the same behind them."""
 
-    gates: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...]
+    gates: tuple[tuple[tuple[int, ...], bool, int], ...]
     inputs: tuple[tuple[int, frozenset[int]], ...]
 
     def unreached(self, given: int, exists: Sequence[bool]) -> frozenset[int]:
         """The positions of the inputs that have no gradient in a call, whose flags that are given are bits of a number.
         `exists` says which results there are."""
         reached, first = bits(number for number, found in enumerate(exists) if found), len(exists)
-        for number, (wanted, without, behind) in enumerate(self.gates, first):
-            if behind & reached and all(each & given for each in wanted):
-                if not without or not all(each & given for each in without):
-                    reached |= 1 << number
+        for number, (flags, inverted, behind) in enumerate(self.gates, first):
+            if behind & reached and all(each & given for each in flags) != inverted:
+                reached |= 1 << number
         return frozenset[int]().union(*(places for behind, places in self.inputs if not behind & reached))
 
 
@@ -65,7 +64,7 @@ def given_gradients(
     behind: dict[fx.Node, frozenset[int]] = defaultdict(frozenset)
     behind.update({node: frozenset(numbers) for node, numbers in results.items()})
     of_storage: dict[int, frozenset[int]] = defaultdict(frozenset)  # what reads memory after a write to it
-    gates: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
+    gates: list[tuple[tuple[int, ...], bool, int]] = []
     first_gate = sum(map(len, results.values()))
     for node in reversed(graph.nodes):
         if not node.op.startswith("call"):
@@ -77,7 +76,7 @@ def given_gradients(
             passed = here
             if here and (gate := closed_by.get((node, operand))) is not None:
                 passed = frozenset({first_gate + len(gates)})
-                gates.append((tuple(map(bits, gate.given)), tuple(map(bits, gate.without)), bits(here)))
+                gates.append((tuple(map(bits, gate.flags)), gate.inverted, bits(here)))
             behind[operand] |= passed
             for storage in storages(operand):
                 of_storage[storage] |= passed

@@ -24,7 +24,15 @@ import torch
 from torch import Tensor, fx
 
 from graphweave.frontends.calls.dynamo_calls import call_name, example, storages, writes
-from graphweave.frontends.calls.given_calls import existing_or, given, given_with_any, result, where_given
+from graphweave.frontends.calls.given_calls import (
+    ALWAYS,
+    existing_as,
+    existing_or,
+    given,
+    given_with_any,
+    result,
+    where_given,
+)
 from graphweave.frontends.spellings.given_gradients import Edge, Gate, GivenGradients, bits, given_gradients
 
 Clause = tuple[frozenset[int], frozenset[int]]
@@ -105,6 +113,11 @@ class _Conditions:
             self._visit_where(node)
         elif node.target is existing_or:
             self._visit_existing_or(node)
+        elif node.target is existing_as:
+            x, before = _operands(node)
+            known = self._of(before)
+            must = {(w if w or (w, e) in known else frozenset({ALWAYS}), e) for w, e in self._of(x)}
+            self._replace(node, x, frozenset(must))
         elif node.target is given_with_any:
             x, witnesses = _operands(node)
             flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))
@@ -161,7 +174,7 @@ class _Conditions:
             chosen = self._graph.call_function(torch.where, (self._condition(exists, node), x, otherwise))
         chosen.meta.update(node.meta)
         self.closed_by[chosen, x] = Gate(tuple(exists))
-        self.closed_by[chosen, otherwise] = Gate(without=tuple(exists))
+        self.closed_by[chosen, otherwise] = Gate(tuple(exists), inverted=True)
         needs = {clause for clause in self._of(x) if clause[0]}
         needs.update((without, either | flags) for without, either in self._of(otherwise) for flags in exists)
         self._replace(node, chosen, _kept(needs))

@@ -15,12 +15,29 @@ from graphweave.core.lines import is_library
 from graphweave.frontends.tracing.call_under_way import under_way
 
 _METHODS = frozenset({"__contains__", "__len__", "get", "pop", "popitem", "setdefault"})
+_CHANGES = {"update": "existing_or", "__setitem__": "existing_as"}
+"""Methods that change items, and graphweave's operators that say what becomes of an item that was there before."""
 _QUESTIONS = ("sq_contains", "mp_length")
 """Methods of Dynamo's dictionaries behind `in` and `len`; in some versions of PyTorch these are calls of methods."""
 
 
+_SETS = "mp_ass_subscript_impl"
+"""The method behind `x[key] = value`; in some versions of PyTorch this is a call of `__setitem__`."""
+
+
 class KeysAsked(Exception):
     """The user's code asks which keys a dictionary has, which differ from call to call."""
+
+
+@contextmanager
+def _telling_of_changes(op: str | None, items: ConstDictVariable, tx: Translator) -> Iterator[None]:
+    """After the block, call the operator of this name with each item that was another one before, and that one."""
+    before = {} if op is None else dict(items.items)
+    yield
+    for key, old in before.items():
+        if (new := items.items.get(key, old)) is not old and _are_tensors(old, new):
+            choose = VariableTracker.build(tx, getattr(torch.ops.graphweave, str(op)).default)
+            items.items[key] = choose.call_function(tx, [new, old], {})
 
 
 def _are_tensors(*values: VariableTracker) -> bool:
@@ -33,7 +50,7 @@ def keys_not_asked() -> Iterator[None]:
     those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing.
 
     Where a dictionary is put over another one (`{**x, **out}`, `x | out`, `x.update(out)`), items of the latter stay in
-    calls in which the former has none: `existing_or` says so in the graph."""
+    calls in which the former has none: `existing_or` says so in the graph. An item that is set by itself must exist."""
     kept: dict[str, Callable[..., object]] = {}
 
     def asks(self: ConstDictVariable, tx: Translator) -> None:
@@ -47,13 +64,12 @@ def keys_not_asked() -> Iterator[None]:
     def method(self: ConstDictVariable, tx: Translator, name: str, *args: Any, **kwargs: object) -> object:
         if name in _METHODS:
             asks(self, tx)
-        covered = dict(self.items) if name == "update" else {}
-        found = kept["call_method"](self, tx, name, *args, **kwargs)
-        for key, old in covered.items():
-            if (new := self.items[key]) is not old and _are_tensors(old, new):
-                choose = VariableTracker.build(tx, torch.ops.graphweave.existing_or.default)
-                self.items[key] = choose.call_function(tx, [new, old], {})
-        return found
+        with _telling_of_changes(_CHANGES.get(name), self, tx):
+            return kept["call_method"](self, tx, name, *args, **kwargs)
+
+    def sets_item(self: ConstDictVariable, tx: Translator, *args: Any) -> object:
+        with _telling_of_changes("existing_as", self, tx):
+            return kept[_SETS](self, tx, *args)
 
     def question(name: str) -> Callable[..., object]:
         def asked(self: ConstDictVariable, tx: Translator, *args: object) -> object:
@@ -62,10 +78,11 @@ def keys_not_asked() -> Iterator[None]:
 
         return asked
 
-    names = [name for name in _QUESTIONS if name in vars(ConstDictVariable)]
-    kept |= {name: vars(ConstDictVariable)[name] for name in ("call_method", *names)}
+    changes = {"call_method": method, _SETS: sets_item, **{name: question(name) for name in _QUESTIONS}}
+    names = [name for name in changes if name in vars(ConstDictVariable)]
+    kept |= {name: vars(ConstDictVariable)[name] for name in names}
     try:
-        for name, changed in {"call_method": method, **{name: question(name) for name in names}}.items():
+        for name, changed in ((name, changes[name]) for name in names):
             setattr(ConstDictVariable, name, changed)
         yield
     finally:
