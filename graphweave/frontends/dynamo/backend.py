@@ -96,7 +96,7 @@ def _stored_or_compiled(
 
 
 def _besides(asked: Asked) -> str:
-    """What a compilation depends on besides the graph and the user's choices."""
+    """Text of all that a compilation depends on besides the graph and the user's choices."""
     given = sorted((flag, sorted(zeros)) for flag, zeros in asked.given.items())
     return f"{asked.parameters} {given}"
 

@@ -47,7 +47,7 @@ class NotGiven(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ResultNeeds:
-    """What a result needs: each clause as two sets of flags, which are bits of a number."""
+    """The needs of a result: each clause as two sets of flags, which are bits of a number."""
 
     needs: tuple[tuple[int, int], ...]
     may_be_absent: bool
@@ -188,7 +188,7 @@ class _Conditions:
         made.meta.update(by.meta, example_value=like.new_empty((), dtype=torch.bool))
         return made
 
-    def _number(self, of: Callable[[Any, Any], Any], sizes: Sequence[fx.Node], by: fx.Node) -> fx.Node:
+    def _number(self, of: Callable[[object, object], object], sizes: Sequence[fx.Node], by: fx.Node) -> fx.Node:
         """Sizes put together, made for the call `by`."""
         found = sizes[0]
         for size in sizes[1:]:

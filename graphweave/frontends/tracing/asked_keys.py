@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
@@ -61,13 +60,13 @@ def keys_not_asked() -> Iterator[None]:
         if any(key.vt.is_python_constant() and key.vt.as_python_constant() in varying for key in self.items):
             raise KeysAsked("the function asks which keys a dictionary has, which differ from call to call")
 
-    def method(self: ConstDictVariable, tx: Translator, name: str, *args: Any, **kwargs: object) -> object:
+    def method(self: ConstDictVariable, tx: Translator, name: str, *args: object, **kwargs: object) -> object:
         if name in _METHODS:
             asks(self, tx)
         with _telling_of_changes(_CHANGES.get(name), self, tx):
             return kept["call_method"](self, tx, name, *args, **kwargs)
 
-    def sets_item(self: ConstDictVariable, tx: Translator, *args: Any) -> object:
+    def sets_item(self: ConstDictVariable, tx: Translator, *args: object) -> object:
         with _telling_of_changes("existing_as", self, tx):
             return kept[_SETS](self, tx, *args)
 

@@ -204,7 +204,7 @@ def test_types_that_receive_nothing_keep_their_rows(how: str) -> None:
 
 @pytest.mark.slow
 def test_items_that_are_set_in_a_loop_are_those_that_there_are() -> None:
-    """What a loop over results does not set stays as it was; this is compiled for each set of keys."""
+    """Items that a loop over results does not set stay as they were; this is compiled for each set of keys."""
 
     def add(x: Nodes, out: Nodes) -> Nodes:
         x = dict(x)
