@@ -27,9 +27,18 @@ Flags = tuple[Symbol | None, ...]
 """For each segment of a union the flag without which it has no effect; None if it has."""
 
 _ROW_WISE = (
-    ir.Pointwise, ir.Cast, ir.Reduce, ir.Reshape, ir.Broadcast, ir.Permute, ir.Slice, ir.Pad, ir.Concat, ir.MatMul,
+    ir.Pointwise,
+    ir.Cast,
+    ir.Reduce,
+    ir.Reshape,
+    ir.Broadcast,
+    ir.Permute,
+    ir.Slice,
+    ir.Pad,
+    ir.Concat,
+    ir.MatMul,
     ir.AddMatMul,
-)  # fmt: skip
+)
 _MADE_ON_UNIONS = (*_ROW_WISE, ir.Pull, ir.Push, ir.Const, ir.Join, ir.NumbersOfSegments, ir.RowsOfSegments)
 _SAME_NUMBER = ir.Cast | ir.Reshape | ir.Broadcast | ir.Permute | ir.Slice
 _Index = ir.RowsOfSegments | ir.JoinIndices

@@ -36,9 +36,11 @@ class CallRows:
 
     @staticmethod
     def of(
-        imported: Imported, names: Sequence[str], counts: Mapping[Space, RowCount],
+        imported: Imported,
+        names: Sequence[str],
+        counts: Mapping[Space, RowCount],
         made: Iterable[tuple[Space, Size | None]] = (),
-    ) -> CallRows:  # fmt: skip
+    ) -> CallRows:
         """The rows of an import's spaces, and of those that passes have `made`, by its first arguments, which have
         these `names`."""
         places: dict[Size, tuple[int, int | None]] = {}
