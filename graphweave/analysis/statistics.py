@@ -32,9 +32,13 @@ def statistics_of(rows: Mapping[Space, int]) -> Statistics:
     return Statistics(counted, max(rows.values(), default=10_000))
 
 
-def with_unions(statistics: Statistics, unions: Iterable[tuple[Space, tuple[Space, ...]]]) -> Statistics:
-    """`statistics` with the rows of disjoint unions of its spaces added."""
-    unions = tuple(unions)
+def with_unions(
+    statistics: Statistics, unions: Iterable[tuple[Space, tuple[Space, ...]]], counted: Iterable[tuple[Space, int]] = ()
+) -> Statistics:
+    """`statistics` with the rows of other spaces that were `counted`, and of disjoint unions of its spaces."""
+    unions, counted = tuple(unions), tuple(counted)
+    if counted:
+        statistics = Statistics((*statistics.counted, *counted), statistics.default)
     if not unions:
         return statistics
     known = dict(statistics.counted)

@@ -42,7 +42,7 @@ def compile(request: Request) -> Halves:
         record_rewrites(describe_rewrites(name, request.program, joint, request.names))
     dump_program(f"{name}_joint", joint.program)
     facts = request.facts
-    statistics = with_unions(facts.statistics, joint.unions)
+    statistics = with_unions(facts.statistics, joint.unions, joint.counted)
     if facts.sharding is not None:
         statistics = with_halo(statistics, joint.program, facts.sharding)
     keep, known = tuple(joint.where[r] for r in facts.keep), Facts(joint.program, joint.operands)

@@ -34,6 +34,7 @@ from graphweave.lower.mark_calls import MarkCalls
 from graphweave.lower.pack_rows import PackRows
 from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.bucket_sums import BucketSums
+from graphweave.passes.given_rows import GivenRows
 from graphweave.passes.halo_totals import HaloTotals
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
@@ -64,6 +65,7 @@ JOINT: tuple[Pass, ...] = (
     Simplify(),
     Merge(),
     Simplify(),
+    GivenRows(),
     ToEdges(),
     SymmetricPairs(),
     SinkReshape(),

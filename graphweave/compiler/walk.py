@@ -66,11 +66,12 @@ def rewrite(stage: Stage, passes: Sequence[Pass], program: Program, facts: PassF
             after.operands if changed else done.operands,
             notes=done.notes + after.notes,
             limits=done.limits + after.limits,
+            counted=done.counted + after.counted,
         )
         facts = replace(
             facts,
             keep=tuple(after.where[r] for r in facts.keep),
-            statistics=with_unions(facts.statistics, after.unions),
+            statistics=with_unions(facts.statistics, after.unions, after.counted),
             known=Facts(after.program, after.operands) if changed else facts.known,
         )
     return done

@@ -12,6 +12,7 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.choices import Choices
 from graphweave.core.locality import RowOrder
 from graphweave.core.options import Options
+from graphweave.core.sizes import Size, Symbol
 from graphweave.core.types import Space
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.passes.rewritten import Rewritten
@@ -25,6 +26,14 @@ ChooseOrder: TypeAlias = Callable[[Program, Mapping[Space, tuple[Ref, Ref]]], "t
 
 
 @dataclass(frozen=True, slots=True)
+class GivenSize:
+    """A size that is 1 or 0: `first` in the first call. The sizes `zeros` are 0 if it is 0."""
+
+    zeros: frozenset[Size]
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PassFacts:
     """Facts that passes know besides the program.
 
@@ -32,7 +41,8 @@ class PassFacts:
     backward has. `statistics` estimate the rows of each space, and `measure` counts rows of the graph at hand. `steady`
     are names of inputs that are likely to be the same at the next call. `sharding` says how the program lies on several
     ranks, None that it runs on one. `added` are rules that users have registered. `choices` are the user's, `options`
-    those of the target's kernels, and `choose_order` decides what the user has left open with `relabel="auto"`. What is
+    those of the target's kernels, and `choose_order` decides what the user has left open with `relabel="auto"`. `given`
+    are sizes that say whether a call gives a key of the function's dictionaries. What is
     `known` of the program itself goes from pass to pass until one changes it; a pass asks `facts.of(program)`.
     """
 
@@ -46,6 +56,7 @@ class PassFacts:
     choices: Choices = field(default_factory=Choices)
     options: Options = field(default_factory=Options)
     choose_order: ChooseOrder | None = None
+    given: Mapping[Symbol, GivenSize] = field(default_factory=dict)
     known: Facts | None = field(default=None, compare=False, repr=False)
 
     def of(self, program: Program) -> Facts:

@@ -33,7 +33,8 @@ class Rewritten:
     `steps` are the choices that were made by cost, in order. `unions` are spaces that the pass made, each with the
     spaces of which it is the disjoint union (the unit space stands for one row). `operands` are those of the nodes of
     `program`, as `Flow.operands` gives them, where the pass knows them. `notes` say what was chosen by measuring.
-    `limits` are linear functions of the rows of spaces: the result is for graphs in which none is negative.
+    `limits` are linear functions of the rows of spaces: the result is for graphs in which none is negative. `counted`
+    are the rows, in the graph at hand, of spaces that the pass made and that are no unions of others.
     """
 
     program: Program
@@ -43,6 +44,7 @@ class Rewritten:
     operands: tuple[tuple[Ref, ...], ...] | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = ()
     limits: tuple[tuple[tuple[Space, float], ...], ...] = ()
+    counted: tuple[tuple[Space, int], ...] = ()
 
 
 def unchanged(program: Program) -> Rewritten:

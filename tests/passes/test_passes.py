@@ -87,11 +87,12 @@ _ELSEWHERE = (
     "pack-rows",
     "split-pairs",
     "symmetric-pairs",
+    "given-rows",
 )
 ON_ANY = {name: p for name, p in PASSES.items() if name not in _ELSEWHERE}
 """Passes for which a sample of random programs suffices. test_horizontal_pass.py, test_narrow_gathers.py,
-test_shard_program.py, test_shard.py, test_schedule.py, test_packed.py, test_index_memory.py and test_symmetric_pairs.py
-test the others."""
+test_shard_program.py, test_shard.py, test_schedule.py, test_packed.py, test_index_memory.py, test_symmetric_pairs.py
+and test_given_rows.py test the others."""
 
 
 @pytest.mark.parametrize("rewrite", ON_ANY.values(), ids=ON_ANY)

@@ -16,12 +16,15 @@ _library = torch.library.Library("graphweave", "FRAGMENT")
 _library.define("given(Tensor x, Tensor flag, int number, int dim) -> Tensor")
 _library.define("where_given(Tensor x, Tensor[] witnesses, float otherwise) -> Tensor")
 _library.define("given_with_any(Tensor x, Tensor[] witnesses) -> Tensor")
+_library.define("existing_or(Tensor x, Tensor otherwise) -> Tensor")
+_library.define("existing_as(Tensor x, Tensor before) -> Tensor")
 _library.define("result(Tensor x, int number, bool may_be_absent) -> Tensor")
 
 
 def _given(x: Tensor, flag: Tensor, number: int, dim: int) -> Tensor:
-    """The argument `x`, which is given if `flag` [] is true. It has no rows, which are its `dim`, if it is not.
-    `number` is the flag's: arguments of one key share it."""
+    """The argument `x`, which is given if `flag` [1, 0] has a row. If `flag` [0, 0] has none, `x` has no rows, either,
+    which are its `dim`. `number` is the flag's: arguments of one key share it. A flag is a size, so that what is given
+    is known before anything is read."""
     return x
 
 
@@ -35,6 +38,16 @@ def _given_with_any(x: Tensor, witnesses: Sequence[Tensor]) -> Tensor:
     return x
 
 
+def _existing_or(x: Tensor, otherwise: Tensor) -> Tensor:
+    """`x` in calls in which it exists, `otherwise` in others: an item of a dictionary that another one is put over."""
+    return x
+
+
+def _existing_as(x: Tensor, before: Tensor) -> Tensor:
+    """`x`, which must exist in all calls in which `before` does: an item of a dictionary that is set anew."""
+    return x
+
+
 def _result(x: Tensor, number: int, may_be_absent: bool) -> Tensor:
     """The `number`th result of the function. Where it does not exist, the item of a dictionary that it is is left out
     if it `may_be_absent`; others must exist."""
@@ -45,9 +58,14 @@ for _name, _meaning in {
     "given": _given,
     "where_given": _where_given,
     "given_with_any": _given_with_any,
+    "existing_or": _existing_or,
+    "existing_as": _existing_as,
     "result": _result,
 }.items():
     _library.impl(_name, _meaning, "CompositeImplicitAutograd")
 
 given, where_given = torch.ops.graphweave.given.default, torch.ops.graphweave.where_given.default
 given_with_any, result = torch.ops.graphweave.given_with_any.default, torch.ops.graphweave.result.default
+existing_or, existing_as = torch.ops.graphweave.existing_or.default, torch.ops.graphweave.existing_as.default
+ALWAYS = 0
+"""A flag's number, which is that of no key: it is given in all calls."""

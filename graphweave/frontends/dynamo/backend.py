@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -57,6 +58,7 @@ def graphweave(
     values = take_given_values(module)
     if values is not None:
         check_call_under_way(values)
+        asked = replace(asked, given=values.sizes)
     run = _stored_or_compiled(asked, module, example_inputs, about)
     return run if values is None else checked(run, values)
 
@@ -66,7 +68,7 @@ def _stored_or_compiled(
 ) -> Callable[..., Any]:
     leaves = asked_for(module)
     stores = asked.ranks is None and asked.taker is None and not leaves
-    place = slot(module, asked.choices, str(asked.parameters), about) if stores else None
+    place = slot(module, asked.choices, _besides(asked), about) if stores else None
     try:
         found = None if place is None else place.find()
         if found is not None:
@@ -91,6 +93,12 @@ def _stored_or_compiled(
         _log.info("a trace with data-dependent shapes failed: %s", error)
         _compilations.trace_again_without()
         raise
+
+
+def _besides(asked: Asked) -> str:
+    """Text of all that a compilation depends on besides the graph and the user's choices."""
+    given = sorted((flag, sorted(zeros)) for flag, zeros in asked.given.items())
+    return f"{asked.parameters} {given}"
 
 
 def _compile(

@@ -34,8 +34,12 @@ def forms_of(what: CapturedGraph, first: Halves) -> Forms | None:
     judge = _judge(what)
     if not (cost.turns or at_hand.counts or judge) or not tangents.isdisjoint(names):
         return None
-    rows = {UNIT: 1, **at_hand.rows, **at_hand.counted}
-    source = FormSource(what.request, CallRows.of(what.imported, names, at_hand.counts), what.imported.drawn)
+    priced = {space for space, _ in cost.price}
+    made = [(space, size) for space, size in first.program.spaces if space in priced]
+    calls = CallRows.of(what.imported, names, at_hand.counts, made)
+    known = {space: first.glossary.statistics.rows(space) for space, _ in calls.sizes}
+    rows = {UNIT: 1, **known, **at_hand.rows, **at_hand.counted}
+    source = FormSource(what.request, calls, what.imported.drawn)
     if collecting() and gains_enough(cost.seconds(rows)):  # a shorter call takes no other form
         forms, words = source.candidates(first, rows, at_hand)
         record_forms(forms_note(what.about, forms, rows, 0, words, made=False))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from graphweave.analysis.cost import cost
@@ -17,9 +18,11 @@ from graphweave.compiler.road import ROAD
 from graphweave.core.choices import Choices, choices_of
 from graphweave.core.log import logger
 from graphweave.core.options import Options
+from graphweave.core.sizes import Symbol, show
 from graphweave.core.spans import IMPORT, span
 from graphweave.core.types import Space
 from graphweave.frontends.calls.captured_graph import is_tangent
+from graphweave.frontends.calls.captured_sizes import expression, hint
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.halves.added_rules import Suspects, in_force
 from graphweave.frontends.halves.over_ranks import OverRanks
@@ -30,7 +33,7 @@ from graphweave.frontends.importing.measure import GraphAtHand, example_values, 
 from graphweave.frontends.tracing.reasons import graph_place
 from graphweave.ir.message.nodes import Aten, MapType
 from graphweave.passes.exposed_memory import Exposed
-from graphweave.passes.pass_facts import PassFacts
+from graphweave.passes.pass_facts import GivenSize, PassFacts
 from graphweave.tuning.order import OrderThatPays
 
 _log, _analysis_log = logger(__name__), logger("graphweave.analysis")
@@ -62,6 +65,8 @@ class Asked:
     sources: Sequence[str]
     parameters: Sequence[str]
     taker: Taker | None = None
+    given: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For dictionaries with keys that some calls do not give: see `GivenValues.sizes`."""
 
     @property
     def may_leave(self) -> bool:
@@ -145,6 +150,7 @@ def capture(
         keep=imported.effects, tangents=tangents, statistics=statistics_of(rows), measure=at_hand,
         steady=_steady(module, tangents, num_forward), added=in_force(), choices=choices, options=options,
         choose_order=OrderThatPays(at_hand.value, rows) if orders else None,
+        given=_given_sizes(asked.given, fakes),
     )  # fmt: skip
     if asked.ranks is not None:
         facts = _over_ranks(imported, facts, asked.ranks, at_hand, rows)
@@ -156,6 +162,17 @@ def capture(
     if reference is not None and any(facts.added):
         reference.suspects = Suspects(imported.program, replace(facts, measure=None))
     return CapturedGraph(module, asked, imported, request, at_hand, reference)
+
+
+def _given_sizes(given: Mapping[str, frozenset[str]], fakes: Sequence[object]) -> dict[Symbol, GivenSize]:
+    """The sizes that say whether a key is given, with their values in the first call."""
+    sizes = [n for fake in fakes for n in (fake.shape if isinstance(fake, torch.Tensor) else (fake,))]
+    first = {show(expression(n)): hint(n) for n in sizes if isinstance(n, torch.SymInt)}
+    return {
+        Symbol(flag): GivenSize(frozenset(map(Symbol, zeros)), bool(first[flag]))
+        for flag, zeros in given.items()
+        if flag in first
+    }
 
 
 def _over_ranks(

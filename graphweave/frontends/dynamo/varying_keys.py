@@ -22,10 +22,11 @@ from torch import Tensor, nn
 
 from graphweave.core.lines import is_library
 from graphweave.core.log import logger
-from graphweave.frontends.calls.given_calls import given, result
+from graphweave.frontends.calls.given_calls import ALWAYS, given, result
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.halves.given_call import GivenCall, in_call
 from graphweave.frontends.sparse.sparse_arguments import with_strides_of_edges
+from graphweave.frontends.spellings.given_gradients import bits
 from graphweave.frontends.spellings.given_values import NotGiven
 from graphweave.frontends.tracing.asked_keys import KeysAsked
 from graphweave.frontends.tracing.reasons import reason_of
@@ -79,7 +80,8 @@ class VaryingKeys:
         of_key: dict[Key, bool] = {}
         for at, d in dicts.items():
             of_key.update({k: k in d for k in keys[at]})
-        call = GivenCall(list(of_key.values()))
+        numbers = (number for number, is_given in enumerate(of_key.values(), ALWAYS + 1) if is_given)
+        call = GivenCall(bits([ALWAYS, *numbers]))
         flags = {k: self._flag(is_given, n) for n, (k, is_given) in enumerate(of_key.items())}
         all_args = tuple(full.get(n, arg) for n, arg in enumerate(args))
         named = {name: full.get(name, arg) for name, arg in kwargs.items()}
@@ -94,15 +96,16 @@ class VaryingKeys:
             if (why := _refusal(error)) is None:
                 raise
             self._refused = call.existing == ()
-            _log.info("%s is compiled for each set of keys: %s", getattr(self._target, "__name__", self._target), why)
+            name = getattr(self._target, "__name__", type(self._target).__name__)
+            _log.info("%s is compiled for each set of keys: %s", name, why)
             return AS_GIVEN
         return _existing(out, iter(call.existing))
 
     def _flag(self, is_given: bool, number: int) -> Tensor:
-        """A tensor [] of its own for each number: compiled code has guards on tensors that are the same object."""
+        """A tensor of its own for each number: compiled code has guards on tensors that are the same object."""
         made = self._flags[is_given]
         while len(made) <= number:
-            made.append(torch.tensor(is_given))
+            made.append(torch.empty(int(is_given), 0))
         return made[number]
 
 
@@ -167,7 +170,7 @@ def _with_flags(target: Function) -> Function:
     def of_all_keys(flags: dict[Key, Tensor], *args: object, **kwargs: object) -> object:
         if not torch.compiler.is_compiling():
             raise NotGiven("the function runs as Python")
-        numbers = {key: number for number, key in enumerate(flags)}
+        numbers = {key: number for number, key in enumerate(flags, ALWAYS + 1)}
 
         def told(arg: object) -> object:
             if type(arg) is not dict or not arg or not all(key in numbers for key in arg):

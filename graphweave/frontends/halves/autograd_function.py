@@ -177,7 +177,7 @@ def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradComp
 
     def fwd(ctx: Any, args: Sequence[object], *rest: object) -> object:
         ctx.set_materialize_grads(False)
-        ctx._gw_unreached = unreached_inputs()
+        ctx._gw_detached = [args[i] for i in unreached_inputs()]  # which nothing else keeps for second derivatives
         ctx._gw_inputs = _remembered(args, written) if known.keeps is False else _kept(args, written)
         return forward(ctx, args, *rest)
 
@@ -199,9 +199,7 @@ def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradComp
         else:
             results = backward(boxed, ctx, *rest)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
-            ctx._gw_inputs = []
-        if ctx._gw_unreached:
-            return tuple(None if i in ctx._gw_unreached else r for i, r in enumerate(results))
+            ctx._gw_inputs = ctx._gw_detached = []
         return results
 
     function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, partial(_differentiate_again, known)

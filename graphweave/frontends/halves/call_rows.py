@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,8 +35,14 @@ class CallRows:
     indices: tuple[str, ...]
 
     @staticmethod
-    def of(imported: Imported, names: Sequence[str], counts: Mapping[Space, RowCount]) -> CallRows:
-        """The rows of an import's spaces, by its first arguments, which have these `names`."""
+    def of(
+        imported: Imported,
+        names: Sequence[str],
+        counts: Mapping[Space, RowCount],
+        made: Iterable[tuple[Space, Size | None]] = (),
+    ) -> CallRows:
+        """The rows of an import's spaces, and of those that passes have `made`, by its first arguments, which have
+        these `names`."""
         places: dict[Size, tuple[int, int | None]] = {}
         for at, ref in enumerate(imported.inputs[: len(names)]):
             value = imported.vals.get(ref)
@@ -47,6 +53,7 @@ class CallRows:
                 if isinstance(size, torch.SymInt):
                     places.setdefault(expression(size), (at, dim))
         known = {s: expression(n) for s, n in imported.space_rows.items() if not unbacked(n)}
+        known.update({s: n for s, n in made if n is not None and s not in imported.space_rows and s not in counts})
         sizes = tuple((s, n) for s, n in known.items() if all(part in places for part in leaves(n)))
         used = dict.fromkeys(part for _, n in sizes for part in leaves(n) if isinstance(part, Symbol))
         symbols = tuple((symbol, *places[symbol]) for symbol in used)

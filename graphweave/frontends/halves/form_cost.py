@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from graphweave.analysis.cost import cost
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.statistics import statistics_of
+from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.request import Halves
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import UNIT, Space
@@ -74,5 +74,5 @@ def _on_parts(slopes: Iterable[tuple[Space, float]], parts: Mapping[Space, tuple
 
 def value(slopes: Slopes, rows: Rows) -> float:
     """The function for a graph of these rows. Spaces that are not among them count as large as the largest."""
-    statistics = statistics_of({s: n for s, n in rows.items() if s != UNIT})
-    return sum(d * statistics.rows(s) for s, d in slopes)
+    largest = max(rows.values()) if len(rows) > (UNIT in rows) else Statistics().default
+    return sum(d * (1 if s == UNIT else rows.get(s, largest)) for s, d in slopes)

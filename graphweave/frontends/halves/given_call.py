@@ -3,20 +3,24 @@ exist, and which of its inputs have a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from graphweave.frontends.spellings.given_values import GivenValues
 
 
 @dataclass(slots=True)
 class GivenCall:
-    """`given` says of each flag whether its key is given. `existing` says of each result whether it exists, and
-    `unreached` has the positions of the inputs without a gradient, once the compiled graph has been called."""
+    """`given` has the flags of keys that are given, as the bits of a number. `existing` says of each result whether it
+    exists, and `unreached` has the positions of the inputs without a gradient, once the compiled graph has been
+    called."""
 
-    given: Sequence[bool]
+    given: int
     existing: tuple[bool, ...] = ()
     unreached: frozenset[int] = frozenset()
 
@@ -38,7 +42,7 @@ def check_call_under_way(values: GivenValues) -> None:
     """Raise NotGiven, before anything is compiled, if the results of a graph need what the call does not give."""
     call = _call.get()
     if call is not None:
-        values.existing(call.given.__getitem__)
+        values.existing(call.given)
 
 
 def unreached_inputs() -> frozenset[int]:
@@ -47,14 +51,27 @@ def unreached_inputs() -> frozenset[int]:
     return frozenset() if call is None else call.unreached
 
 
+def _detached(inputs: tuple[object, ...], positions: Iterable[int]) -> tuple[object, ...]:
+    """The inputs, some of which autograd does not see: it would visit each of them to find that it has no gradient."""
+    changed = list(inputs)
+    for at in positions:
+        value = changed[at]
+        assert isinstance(value, Tensor)
+        changed[at] = value.detach()
+    return tuple(changed)
+
+
 def checked(run: Callable[..., object], values: GivenValues) -> Callable[..., object]:
-    """`run`, a compiled graph, which runs only if its results exist in the call: NotGiven is raised before."""
+    """`run`, a compiled graph, which runs only if its results exist in the call: NotGiven is raised before. Inputs that
+    no gradient reaches in the call get none, as in eager mode."""
 
     def with_check(*inputs: object) -> object:
         call = _call.get()
         if call is not None:
-            call.existing = values.existing(call.given.__getitem__)
-            call.unreached = values.gradients.unreached(call.given.__getitem__, call.existing)
+            call.existing = values.existing(call.given)
+            call.unreached = values.gradients.unreached(call.given, call.existing)
+            if call.unreached and torch.is_grad_enabled():
+                inputs = _detached(inputs, call.unreached)
         return run(*inputs)
 
     return with_check

@@ -199,7 +199,8 @@ def row_counts(
     for space, of in unions:
         counts[space] = sum(counts[s] for s in of)
     del counts[UNIT]
-    known = {expression(n): n for n in counts.values()}
+    numbers = (v for v in imported.vals.values() if isinstance(v, torch.SymInt))
+    known = {expression(n): n for n in (*numbers, *counts.values())}
     made = [s for s, _ in program.spaces if s not in counts]
     if not made:
         return counts

@@ -9,7 +9,7 @@ concatenation.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, fx
@@ -21,32 +21,51 @@ Edge = tuple[fx.Node, fx.Node]
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """A gradient passes if a flag of each of the sets `flags` is given; if it is `inverted`, in all other calls."""
+
+    flags: tuple[frozenset[int], ...]
+    inverted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GivenGradients:
-    """The gates on the ways from results back to inputs. `gates` are in the order in which they are reached: flags that
-    must be given, and what is behind, any of which must be reached: a result's number, or -1 - n for the nth gate.
-    `inputs` has the same for inputs with a gradient, by their positions."""
+    """The gates on the ways from results back to inputs. `gates` are in the order in which they are reached: what a
+    `Gate` says, and what is behind it, any of which must be reached. Sets are bits of numbers: a flag's number, and for
+    what is behind a result's number, or the number of results plus that of a gate. `inputs` has what is behind for
+    inputs with a gradient, with the positions of those that have the same behind them."""
 
-    gates: tuple[tuple[frozenset[int], frozenset[int]], ...]
-    inputs: Mapping[int, frozenset[int]]
+    gates: tuple[tuple[tuple[int, ...], bool, int], ...]
+    inputs: tuple[tuple[int, frozenset[int]], ...]
 
-    def unreached(self, is_given: Callable[[int], bool], exists: Sequence[bool]) -> frozenset[int]:
-        """The positions of the inputs that have no gradient in a call. `exists` says which results there are."""
-        reached = {number for number, found in enumerate(exists) if found}
-        for number, (flags, behind) in enumerate(self.gates):
-            if not reached.isdisjoint(behind) and all(map(is_given, flags)):
-                reached.add(-1 - number)
-        return frozenset(at for at, behind in self.inputs.items() if reached.isdisjoint(behind))
+    def unreached(self, given: int, exists: Sequence[bool]) -> frozenset[int]:
+        """The positions of the inputs that have no gradient in a call, whose flags that are given are bits of a number.
+        `exists` says which results there are."""
+        reached, first = bits(number for number, found in enumerate(exists) if found), len(exists)
+        for number, (flags, inverted, behind) in enumerate(self.gates, first):
+            if behind & reached and all(each & given for each in flags) != inverted:
+                reached |= 1 << number
+        return frozenset[int]().union(*(places for behind, places in self.inputs if not behind & reached))
+
+
+def bits(numbers: Iterable[int]) -> int:
+    """A set of numbers as the bits of one number."""
+    found = 0
+    for number in numbers:
+        found |= 1 << number
+    return found
 
 
 def given_gradients(
-    graph: fx.Graph, closed_by: Mapping[Edge, frozenset[int]], results: Mapping[fx.Node, Sequence[int]]
+    graph: fx.Graph, closed_by: Mapping[Edge, Gate], results: Mapping[fx.Node, Sequence[int]]
 ) -> GivenGradients:
-    """The gates of Dynamo's graph. `closed_by` has the flags of those edges that have some, `results` the numbers of
+    """The gates of Dynamo's graph. `closed_by` has those of the edges that have one, `results` the numbers of
     the values that are results."""
     behind: dict[fx.Node, frozenset[int]] = defaultdict(frozenset)
     behind.update({node: frozenset(numbers) for node, numbers in results.items()})
     of_storage: dict[int, frozenset[int]] = defaultdict(frozenset)  # what reads memory after a write to it
-    gates: list[tuple[frozenset[int], frozenset[int]]] = []
+    gates: list[tuple[tuple[int, ...], bool, int]] = []
+    first_gate = sum(map(len, results.values()))
     for node in reversed(graph.nodes):
         if not node.op.startswith("call"):
             continue
@@ -55,14 +74,17 @@ def given_gradients(
             here = here.union(*(of_storage[s] for x in node.all_input_nodes for s in storages(x)))
         for operand in node.all_input_nodes:
             passed = here
-            if here and (flags := closed_by.get((node, operand))) is not None:
-                gates.append((flags, here))
-                passed = frozenset({-len(gates)})
+            if here and (gate := closed_by.get((node, operand))) is not None:
+                passed = frozenset({first_gate + len(gates)})
+                gates.append((tuple(map(bits, gate.flags)), gate.inverted, bits(here)))
             behind[operand] |= passed
             for storage in storages(operand):
                 of_storage[storage] |= passed
-    inputs = enumerate(graph.find_nodes(op="placeholder"))
-    return GivenGradients(tuple(gates), {at: behind[n] for at, n in inputs if _has_gradient(n)})
+    inputs: dict[int, set[int]] = defaultdict(set)
+    for at, node in enumerate(graph.find_nodes(op="placeholder")):
+        if _has_gradient(node):
+            inputs[bits(behind[node])].add(at)
+    return GivenGradients(tuple(gates), tuple((number, frozenset(places)) for number, places in inputs.items()))
 
 
 def _has_gradient(node: fx.Node) -> bool:

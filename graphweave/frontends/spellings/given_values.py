@@ -6,6 +6,7 @@ that eager mode computes. A value computed of others needs what these need, exce
 
 - `where_given` picks another number in calls that do not give its witnesses. So its result needs what its operand
   needs only in calls that do;
+- `existing_or` picks another value in calls in which its operand does not exist;
 - a concatenation, or a sum of sizes, is the same without an operand that has no rows if its key is not given.
 
 The operators are then replaced by plain calls of PyTorch, and what the results need is checked at each call.
@@ -13,7 +14,8 @@ The operators are then replaced by plain calls of PyTorch, and what the results 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +24,16 @@ import torch
 from torch import Tensor, fx
 
 from graphweave.frontends.calls.dynamo_calls import call_name, example, storages, writes
-from graphweave.frontends.calls.given_calls import given, given_with_any, result, where_given
-from graphweave.frontends.spellings.given_gradients import Edge, GivenGradients, given_gradients
+from graphweave.frontends.calls.given_calls import (
+    ALWAYS,
+    existing_as,
+    existing_or,
+    given,
+    given_with_any,
+    result,
+    where_given,
+)
+from graphweave.frontends.spellings.given_gradients import Edge, Gate, GivenGradients, bits, given_gradients
 
 Clause = tuple[frozenset[int], frozenset[int]]
 """Holds in a call if one of the first flags is false, or one of the second true."""
@@ -37,24 +47,29 @@ class NotGiven(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ResultNeeds:
-    needs: _Clauses
+    """The needs of a result: each clause as two sets of flags, which are bits of a number."""
+
+    needs: tuple[tuple[int, int], ...]
     may_be_absent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GivenValues:
-    """The needs of a graph's results, in the order of their numbers, and which inputs have gradients."""
+    """The needs of a graph's results, in the order of their numbers, and which inputs have gradients. `sizes` has the
+    size that a flag is, 1 or 0, and the sizes that are 0 if it is 0, by PyTorch's names for them."""
 
     results: tuple[ResultNeeds, ...]
     gradients: GivenGradients
+    sizes: Mapping[str, frozenset[str]]
 
-    def existing(self, is_given: Callable[[int], bool]) -> tuple[bool, ...]:
-        """Which results exist in a call. NotGiven if eager mode would compute something else, or raise an error."""
+    def existing(self, given: int) -> tuple[bool, ...]:
+        """Which results exist in a call, whose flags that are given are bits of a number. NotGiven if eager mode would
+        compute something else, or raise an error."""
         found = []
         for wanted in self.results:
             exists = True
             for without, either in wanted.needs:
-                if all(map(is_given, without)) and not any(map(is_given, either)):
+                if without & given == without and not either & given:
                     if without or not wanted.may_be_absent:
                         raise NotGiven("a result needs what is not given")
                     exists = False
@@ -72,7 +87,7 @@ def take_given_values(module: fx.GraphModule) -> GivenValues | None:
         graph.visit(node)
     module.recompile()
     gradients = given_gradients(module.graph, graph.closed_by, graph.numbers)
-    return GivenValues(tuple(graph.results[n] for n in sorted(graph.results)), gradients)
+    return GivenValues(tuple(graph.results[n] for n in sorted(graph.results)), gradients, graph.given_sizes())
 
 
 class _Conditions:
@@ -83,7 +98,7 @@ class _Conditions:
         self._flags: dict[int, fx.Node] = {}
         self.results: dict[int, ResultNeeds] = {}
         self.numbers: dict[fx.Node, list[int]] = {}  # a value that is a result -> its numbers as one
-        self.closed_by: dict[Edge, frozenset[int]] = {}
+        self.closed_by: dict[Edge, Gate] = {}
         self._needs: dict[fx.Node, _Clauses] = {}
         self._written: dict[int, _Clauses] = {}  # storage -> what writes to it have added
         self._inputs = {s for n in graph.find_nodes(op="placeholder") for s in storages(n)}
@@ -96,13 +111,21 @@ class _Conditions:
             self._visit_given(node)
         elif node.target is where_given:
             self._visit_where(node)
+        elif node.target is existing_or:
+            self._visit_existing_or(node)
+        elif node.target is existing_as:
+            x, before = _operands(node)
+            known = self._of(before)
+            must = {(w if w or (w, e) in known else frozenset({ALWAYS}), e) for w, e in self._of(x)}
+            self._replace(node, x, frozenset(must))
         elif node.target is given_with_any:
             x, witnesses = _operands(node)
             flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))
             self._replace(node, x, self._of(x) | {(frozenset(), flags)} if flags else self._of(x))
         elif node.target is result:
             x, number, may_be_absent = _operands(node)
-            self.results[number] = ResultNeeds(self._of(x), bool(may_be_absent))
+            clauses = tuple((bits(without), bits(either)) for without, either in self._of(x))
+            self.results[number] = ResultNeeds(clauses, bool(may_be_absent))
             self.numbers.setdefault(x, []).append(number)
             self._replace(node, x, self._of(x))
         elif node.op.startswith("call"):
@@ -128,15 +151,70 @@ class _Conditions:
             return
         needs = frozenset((without | set(flags), either) for without, either in self._of(x))
         with self._graph.inserting_before(node):
-            condition = self._flags[flags[0]]
+            condition = self._condition([{flags[0]}], node)
             for flag in flags[1:]:
-                both = self._graph.call_function(torch.logical_and, (condition, self._flags[flag]))
+                both = self._graph.call_function(torch.logical_and, (condition, self._condition([{flag}], node)))
                 both.meta.update(node.meta, example_value=example(condition))
                 condition = both
             chosen = self._graph.call_function(torch.where, (condition, x, otherwise))
         chosen.meta.update(node.meta)
-        self.closed_by[chosen, x] = frozenset(flags)
-        self._replace(node, chosen, frozenset(c for c in needs if c[0].isdisjoint(c[1])))
+        self.closed_by[chosen, x] = Gate(tuple(frozenset({flag}) for flag in flags))
+        self._replace(node, chosen, _kept(needs))
+
+    def _visit_existing_or(self, node: fx.Node) -> None:
+        x, otherwise = _operands(node)
+        exists = [either for without, either in self._of(x) if not without]
+        if not exists:
+            self._replace(node, x, self._of(x))
+            return
+        value, other = example(x), example(otherwise)
+        if (value.shape, value.dtype, value.device) != (other.shape, other.dtype, other.device):
+            raise NotGiven("an item of a dictionary is put over another one, and they cannot take each other's place")
+        with self._graph.inserting_before(node):
+            chosen = self._graph.call_function(torch.where, (self._condition(exists, node), x, otherwise))
+        chosen.meta.update(node.meta)
+        self.closed_by[chosen, x] = Gate(tuple(exists))
+        self.closed_by[chosen, otherwise] = Gate(tuple(exists), inverted=True)
+        needs = {clause for clause in self._of(x) if clause[0]}
+        needs.update((without, either | flags) for without, either in self._of(otherwise) for flags in exists)
+        self._replace(node, chosen, _kept(needs))
+
+    def _condition(self, wanted: Sequence[Set[int]], by: fx.Node) -> fx.Node:
+        """A tensor [] that is true if one flag of each of some sets is given, made for the call `by`."""
+        sums = [self._number(operator.add, [self._size_of(f, by) for f in sorted(flags)], by) for flags in wanted]
+        size = self._number(operator.mul, sums, by)
+        made = self._graph.call_function(torch.scalar_tensor, (size,), {"dtype": torch.bool})
+        like = next(example(self._flags[f]) for flags in wanted for f in flags)
+        made.meta.update(by.meta, example_value=like.new_empty((), dtype=torch.bool))
+        return made
+
+    def _number(self, of: Callable[[object, object], object], sizes: Sequence[fx.Node], by: fx.Node) -> fx.Node:
+        """Sizes put together, made for the call `by`."""
+        found = sizes[0]
+        for size in sizes[1:]:
+            both = self._graph.call_function(of, (found, size))
+            both.meta.update(by.meta, example_value=of(example(found), example(size)))
+            found = both
+        return found
+
+    def _size_of(self, flag: int, by: fx.Node) -> fx.Node:
+        """The size that a flag is."""
+        of = self._flags[flag]
+        rows = example(of).shape[0]
+        size = self._sizes.get(_expr(rows))
+        if size is None:
+            size = self._graph.call_method("size", (of, 0))
+            size.meta.update(by.meta, example_value=rows)
+        return size
+
+    def given_sizes(self) -> dict[str, frozenset[str]]:
+        """For each flag the size that it is, and the sizes that are 0 without it."""
+        of_flag = {number: _expr(example(flag).shape[0]) for number, flag in self._flags.items()}
+        return {
+            str(size): frozenset(map(str, self._rows.get(number, ())))
+            for number, size in of_flag.items()
+            if isinstance(size, sympy.Symbol)
+        }
 
     def _visit_call(self, node: fx.Node) -> None:
         name, operands = call_name(node), node.all_input_nodes
@@ -144,7 +222,9 @@ class _Conditions:
             dim: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
             needs = frozenset[Clause]().union(*(self._with_rows(x, _size(x, dim)) for x in operands))
             closed = {(node, x): self._without_rows(_size(x, dim)) for x in operands}
-            self.closed_by.update({edge: flags for edge, flags in closed.items() if flags})
+            for edge, flags in closed.items():
+                if flags:
+                    self.closed_by[edge] = Gate(tuple(frozenset({flag}) for flag in sorted(flags)))
         elif name in ("add", "iadd") and not isinstance(example(node), Tensor):
             needs = frozenset[Clause]().union(*(self._with_rows(x, example(x)) for x in operands))
         else:
@@ -187,6 +267,11 @@ class _Conditions:
         node.replace_all_uses_with(by)
         self._graph.erase_node(node)
         self._needs[by] = needs
+
+
+def _kept(needs: Iterable[Clause]) -> _Clauses:
+    """The clauses that do not hold in any case."""
+    return frozenset(c for c in needs if c[0].isdisjoint(c[1]))
 
 
 def _keeps_statistics(node: fx.Node) -> bool:

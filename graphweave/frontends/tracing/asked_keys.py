@@ -6,15 +6,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
-from torch._dynamo.variables import ConstDictVariable
+from torch._dynamo.variables import ConstDictVariable, TensorVariable, VariableTracker
 
 from graphweave.core.lines import is_library
 from graphweave.frontends.tracing.call_under_way import under_way
 
 _METHODS = frozenset({"__contains__", "__len__", "get", "pop", "popitem", "setdefault"})
+_CHANGES = {"update": "existing_or", "__setitem__": "existing_as"}
+"""Methods that change items, and graphweave's operators that say what becomes of an item that was there before."""
 _QUESTIONS = ("sq_contains", "mp_length")
 """Methods of Dynamo's dictionaries behind `in` and `len`; in some versions of PyTorch these are calls of methods."""
+
+
+_SETS = "mp_ass_subscript_impl"
+"""The method behind `x[key] = value`; in some versions of PyTorch this is a call of `__setitem__`."""
 
 
 class KeysAsked(Exception):
@@ -22,9 +29,28 @@ class KeysAsked(Exception):
 
 
 @contextmanager
+def _telling_of_changes(op: str | None, items: ConstDictVariable, tx: Translator) -> Iterator[None]:
+    """After the block, call the operator of this name with each item that was another one before, and that one, if the
+    user's code has changed it."""
+    before = {} if op is None or is_library(tx.f_code.co_filename) else dict(items.items)
+    yield
+    for key, old in before.items():
+        if (new := items.items.get(key, old)) is not old and _are_tensors(old, new):
+            choose = VariableTracker.build(tx, getattr(torch.ops.graphweave, str(op)).default)
+            items.items[key] = choose.call_function(tx, [new, old], {})
+
+
+def _are_tensors(*values: VariableTracker) -> bool:
+    return all(isinstance(value.realize(), TensorVariable) for value in values)
+
+
+@contextmanager
 def keys_not_asked() -> Iterator[None]:
     """Within the block, a trace ends with KeysAsked where the user's code asks which keys a dictionary has of
-    those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing."""
+    those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing.
+
+    Where a dictionary is put over another one (`{**x, **out}`, `x | out`, `x.update(out)`), items of the latter stay in
+    calls in which the former has none: `existing_or` says so in the graph. An item that is set by itself must exist."""
     kept: dict[str, Callable[..., object]] = {}
 
     def asks(self: ConstDictVariable, tx: Translator) -> None:
@@ -38,7 +64,12 @@ def keys_not_asked() -> Iterator[None]:
     def method(self: ConstDictVariable, tx: Translator, name: str, *args: object, **kwargs: object) -> object:
         if name in _METHODS:
             asks(self, tx)
-        return kept["call_method"](self, tx, name, *args, **kwargs)
+        with _telling_of_changes(_CHANGES.get(name), self, tx):
+            return kept["call_method"](self, tx, name, *args, **kwargs)
+
+    def sets_item(self: ConstDictVariable, tx: Translator, *args: object) -> object:
+        with _telling_of_changes("existing_as", self, tx):
+            return kept[_SETS](self, tx, *args)
 
     def question(name: str) -> Callable[..., object]:
         def asked(self: ConstDictVariable, tx: Translator, *args: object) -> object:
@@ -47,10 +78,11 @@ def keys_not_asked() -> Iterator[None]:
 
         return asked
 
-    names = [name for name in _QUESTIONS if name in vars(ConstDictVariable)]
-    kept |= {name: vars(ConstDictVariable)[name] for name in ("call_method", *names)}
+    changes = {"call_method": method, _SETS: sets_item, **{name: question(name) for name in _QUESTIONS}}
+    names = [name for name in changes if name in vars(ConstDictVariable)]
+    kept |= {name: vars(ConstDictVariable)[name] for name in names}
     try:
-        for name, changed in {"call_method": method, **{name: question(name) for name in names}}.items():
+        for name, changed in ((name, changes[name]) for name in names):
             setattr(ConstDictVariable, name, changed)
         yield
     finally:

@@ -17,6 +17,8 @@ def join_indices(indices: Sequence[Tensor], sizes: list[int], at: Sequence[int],
     starts = _starts(sizes)
     joined = []
     for k, (index, segment, wrap) in enumerate(zip(indices, at, wraps, strict=True)):
+        if not index.shape[0]:
+            continue
         rows = sizes[segment]
         if not _is_within(index, -rows if wrap else 0, rows):
             raise range_error(index, rows, first=-rows if wrap else 0, what=f"relation {k} of {len(indices)}")
@@ -24,13 +26,14 @@ def join_indices(indices: Sequence[Tensor], sizes: list[int], at: Sequence[int],
         if wrap:
             index = torch.where(index < 0, index + rows, index)
         joined.append(index + starts[segment])
-    return torch.cat(joined)
+    return torch.cat(joined) if joined else indices[0].new_empty(0, dtype=torch.int64)
 
 
 def rows_of_segments(sizes: list[int], at: Sequence[int], device: torch.device | str) -> Tensor:
     """The value of `RowsOfSegments`, i64; segment k has `sizes[k]` rows."""
     starts = _starts(sizes)
-    return torch.cat([torch.arange(starts[k], starts[k] + sizes[k], device=device) for k in at])
+    rows = [torch.arange(starts[k], starts[k] + sizes[k], device=device) for k in at if sizes[k]]
+    return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64, device=device)
 
 
 def numbers_of_segments(sizes: list[int], numbers: Sequence[int], device: torch.device | str) -> Tensor:
@@ -45,7 +48,9 @@ def equal_runs(rows: int, runs: int, device: torch.device | str) -> Tensor:
 
 def rounds(rows: int, times_of: int, device: torch.device | str) -> Tensor:
     """The value of `Rounds`, i64: the numbers below `times_of`, as often as `rows` rows have them."""
-    return torch.arange(times_of, device=device).repeat(rows // max(times_of, 1))
+    if rows == times_of:
+        return torch.arange(rows, device=device)
+    return torch.arange(times_of if rows else 0, device=device).repeat(rows // max(times_of, 1))
 
 
 def each_item(index: Tensor, nodes: int, rows: int) -> Tensor:

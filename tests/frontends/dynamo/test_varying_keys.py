@@ -164,6 +164,89 @@ def test_what_needs_all_relations_is_compiled_for_each_set_of_keys() -> None:
     assert once()[1:] == (0, 0)
 
 
+class Layered(nn.Module):
+    """Layers whose results are put over what they were computed of."""
+
+    def __init__(self, put: Callable[[Nodes, Nodes], Nodes]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.put, self.layers = put, nn.ModuleList([hetero(sage)() for _ in range(2)])
+
+    def forward(self, x: Nodes, edges: Edges) -> Nodes:
+        for layer in self.layers:
+            x = self.put(x, {kind: rows.tanh() for kind, rows in layer(x, edges).items()})
+        return x
+
+
+def update(x: Nodes, out: Nodes) -> Nodes:
+    for kind in list(x):
+        x[kind] = x[kind].sin()
+    x.update(out)
+    return x
+
+
+PUT: dict[str, Callable[[Nodes, Nodes], Nodes]] = {
+    "in-one": lambda x, out: {**x, **out},
+    "or": lambda x, out: x | out,
+    "update": lambda x, out: update(dict(x), out),
+}
+
+
+@pytest.mark.parametrize("how", by_default(PUT, "in-one"))
+def test_types_that_receive_nothing_keep_their_rows(how: str) -> None:
+    """A dictionary that is put over another one leaves those items that it lacks, and their gradients."""
+    model = Layered(PUT[how]).double()
+    compiled = graphweave.compile(model)
+    for chosen in CALLS[:4]:
+        assert_same(model, compiled, nodes(), edges(chosen))
+    assert once() == (1, 0, 0)
+
+
+@pytest.mark.slow
+def test_items_that_are_set_in_a_loop_are_those_that_there_are() -> None:
+    """Items that a loop over results does not set stay as they were; this is compiled for each set of keys."""
+
+    def add(x: Nodes, out: Nodes) -> Nodes:
+        x = dict(x)
+        for kind, rows in out.items():
+            x[kind] = x[kind] + rows
+        return x
+
+    model = Layered(add).double()
+    compiled = graphweave.compile(model)
+    for chosen in CALLS[:3]:
+        assert_same(model, compiled, nodes(), edges(chosen))
+    assert once()[1:] == (0, 0)
+
+
+@pytest.mark.slow
+def test_second_derivatives_of_calls_that_lack_relations() -> None:
+    model = Layers(hetero(sage), 1).double()
+    compiled = graphweave.compile(model)
+    for chosen in CALLS[:3]:
+        found = []
+        for f in (compiled, model):
+            x = {kind: rows.requires_grad_() for kind, rows in nodes().items()}
+            wanted = [*model.parameters(), *x.values()]
+            first = torch.autograd.grad(loss_of(f(x, edges(chosen))), wanted, create_graph=True, allow_unused=True)
+            total = torch.stack([g.square().sum() for g in first if g is not None]).sum()
+            second = torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
+            found.append((first, second))
+        assert [g is None for g in found[0][0]] == [g is None for g in found[1][0]]
+        torch.testing.assert_close(found[0], found[1])
+    assert once()[1:] == (0, 0)  # second derivatives are compiled by themselves
+
+
+@pytest.mark.slow
+def test_plain_torch_compile_compiles_each_set_of_keys() -> None:
+    """PyTorch's tracer guards on the keys of dictionaries before graphweave sees them."""
+    model = Layers(hetero(sage), 1).double()
+    compiled = torch.compile(model, backend="graphweave", dynamic=True)
+    for chosen in ((0, 1), (1, 2), (0, 1)):
+        assert_same(model, compiled, nodes(), edges(chosen))
+    assert once() == (2, 0, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("asks", [lambda x: "b" in x, lambda x: len(x) > 1, lambda x: x.get("b") is not None])
 def test_code_that_asks_for_keys_is_compiled_for_each_set_of_keys(asks: Callable[[Nodes], bool]) -> None:
