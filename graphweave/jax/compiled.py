@@ -39,6 +39,14 @@ class CompiledProgram:
     prelude: Executable | None
 
     @property
+    def once(self) -> CompiledProgram | None:
+        """What `prelude` computes, by kernels: for edges that are arguments of a call."""
+        if self.prelude is None:
+            return None
+        kernels = {i: k for i, k in self.prelude.kernels.items() if isinstance(k, CppStep)}
+        return CompiledProgram(self.prelude.plan, kernels, None)
+
+    @property
     def text(self) -> str:
         """The values that each kernel computes, and its code."""
         return kernels_text(describe(self.plan, "", {}, Glossary(), ()), wrapper=False)
@@ -60,22 +68,23 @@ class CompiledHalves:
 
 
 @lru_cache(maxsize=256)
-def compiled(program: Program, rows: RowCounts, schedule: Schedule) -> CompiledProgram:
-    """The kernels of `program`, ready to run; choices by cost are made for these row counts. ToolchainError without a
-    C++ compiler, ScheduleError for a schedule that no kernel takes."""
-    return _ready(build(compile(Request(program, _facts(rows, schedule)))))[0]
+def compiled(program: Program, rows: RowCounts, schedule: Schedule, known: bool = True) -> CompiledProgram:
+    """The kernels of `program`, ready to run; choices by cost are made for these row counts. Edges that are not `known`
+    are arguments of each call. ToolchainError without a C++ compiler, ScheduleError for a schedule that no kernel
+    takes."""
+    return _ready(build(compile(Request(program, _facts(rows, schedule, known)))))[0]
 
 
 @lru_cache(maxsize=256)
 def compiled_halves(
-    program: Program, num_forward: int, tangents: frozenset[str], rows: RowCounts, schedule: Schedule
+    program: Program, num_forward: int, tangents: frozenset[str], rows: RowCounts, schedule: Schedule, known: bool = True
 ) -> CompiledHalves:
     """The halves of a program whose first `num_forward` outputs are the forward's, the others gradients.
 
     `tangents` are the names of the inputs that only the backward has. Both halves are optimised as one program, and the
     forward saves what the backward would otherwise walk the graph for. Errors are those of `compiled`.
     """
-    halves = compile(Request(program, replace(_facts(rows, schedule), tangents=tangents), num_forward))
+    halves = compile(Request(program, replace(_facts(rows, schedule, known), tangents=tangents), num_forward))
     forward, backward = _ready(build(halves))
     cut = halves.split
     assert cut is not None
@@ -84,9 +93,11 @@ def compiled_halves(
     return CompiledHalves(forward, backward, tuple(zip((cut.forward.where[r] for r in cut.saved), names, strict=True)))
 
 
-def _facts(rows: RowCounts, schedule: Schedule) -> PassFacts:
+def _facts(rows: RowCounts, schedule: Schedule, known: bool) -> PassFacts:
     options = options_for("cpp", schedule=schedule)
-    return PassFacts(statistics=statistics_of(dict(rows)), options=options, choices=Choices(unseen_edits=False))
+    # which pairs of sources and types there are can only be said of edges that are known
+    choices = Choices(unseen_edits=False, compact=None if known else False)
+    return PassFacts(statistics=statistics_of(dict(rows)), options=options, choices=choices)
 
 
 def _ready(made: Sequence[Executable]) -> list[CompiledProgram]:

@@ -27,7 +27,15 @@ from graphweave.jax.products import dot_general
 from graphweave.jax.shapes import SEVERAL, SHAPES, only_row
 from graphweave.jax.values import CannotSay, Value, Values
 
-Rows: TypeAlias = Literal["src", "dst", "edge", "unit"] | Types
+
+@dataclass(frozen=True, slots=True)
+class IndexOf:
+    """The rows of an argument that is the index of the map `end`: a number for each edge."""
+
+    end: End
+
+
+Rows: TypeAlias = Literal["src", "dst", "edge", "unit"] | Types | IndexOf
 """The rows that dim 0 of an argument or result counts: those of an end, edges, or types of edges; "unit" means data
 without rows."""
 
@@ -42,16 +50,27 @@ _INLINED = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeMap:
+    """From each row of the space `edges` to a row of the space `nodes`, by an index of this element type."""
+
+    edges: Space
+    nodes: Space
+    index: DType
+
+
+@dataclass(frozen=True, slots=True)
 class GraphSpaces:
-    """The spaces of a graph, and how many rows each has."""
+    """The spaces of a graph, how many rows each has, and the maps between them. The index of a map is the input of its
+    name."""
 
     spaces: Mapping[Rows, Space]
     rows: Mapping[Space, int]
-    index: DType
-    """Element type of the index tensors, the inputs "src" and "dst"."""
+    maps: Mapping[End, EdgeMap]
 
     def of(self, rows: Rows, numbered: dict[Types, int]) -> Space:
         """The space of `rows`. Types that `numbered` does not know get the next number there."""
+        if isinstance(rows, IndexOf):
+            return self.maps[rows.end].edges
         if isinstance(rows, Types):
             return Space(f"types{numbered.setdefault(rows, len(numbered))}")
         return self.spaces[rows]
@@ -110,7 +129,10 @@ class _TraceImporter:
         env: dict[Any, Value] = {}
         needed = needed_by(jaxpr)
         for i, (var, rows) in enumerate(zip(jaxpr.invars, arguments, strict=True)):
-            if var in needed or var in jaxpr.outvars:
+            if isinstance(rows, IndexOf):
+                self._arguments[rows.end] = i
+                env[var] = Value(self._index(rows.end), tuple(map(int, var.aval.shape)), 0)
+            elif var in needed or var in jaxpr.outvars:
                 env[var] = self._argument(i, var.aval, rows)
         self._body(jaxpr, env, needed)
         outputs, made = [], []
@@ -157,9 +179,11 @@ class _TraceImporter:
         return Value(ref, shape, None, frozenset(i for i, n in enumerate(array.shape) if n == 1))
 
     def _map(self, end: End) -> ir.Ref:
-        frame = self._frame
-        index = self._values.add(ir.Input(end, ir.Type(frame.spaces["edge"], (), frame.index)))
-        return self._values.add(ir.MapOf(index, frame.spaces[end]))
+        return self._values.add(ir.MapOf(self._index(end), self._frame.maps[end].nodes))
+
+    def _index(self, end: End) -> ir.Ref:
+        found = self._frame.maps[end]
+        return self._values.add(ir.Input(end, ir.Type(found.edges, (), found.index)))
 
     def _map_to_types(self, types: Types) -> ir.Ref:
         to, dtype = self._space(types), dtype_of(str(types.index.dtype).removeprefix("torch."))
@@ -225,11 +249,11 @@ class _TraceImporter:
         shape = (edges, *x.shape[1:])
         if x.rows is None and x.is_uniform(0):
             return Value(x.ref, shape, None, x.spread | {0})
-        ref = self._values.on(x, self._frame.spaces[end])
+        ref = self._values.on(x, self._frame.maps[end].nodes)
         return Value(self._values.add(ir.Pull(ref, self._map(end))), shape, 0, x.spread)
 
     def _push(self, x: Value, fold: Fold, *, end: End, rows: int) -> Value:
-        ref = self._values.on(x, self._frame.spaces["edge"])
+        ref = self._values.on(x, self._frame.maps[end].edges)
         pushed = ir.Push(ref, self._map(end), fold, int(fold is Fold.mul))
         return Value(self._values.add(pushed), (rows, *x.shape[1:]), 0, x.spread - {0})
 

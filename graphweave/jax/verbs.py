@@ -30,6 +30,7 @@ from graphweave.jax.differentiable import text_of
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.jax.graph_forms import sized_edges
 from graphweave.jax.moves import count, pull, push
+from graphweave.jax.traced_graph import TracedGraph
 from graphweave.jax.tree import tree_reduced
 
 
@@ -139,7 +140,7 @@ def attend(
 # ---------------------------------------------------------------- in jax.numpy
 
 
-def _reduced(messages: Array, reduce: str, graph: FixedGraph) -> Array:
+def _reduced(messages: Array, reduce: str, graph: FixedGraph | TracedGraph) -> Array:
     """[edges, ...] -> [destinations, ...]."""
     if messages.dtype == jnp.bool_:
         if reduce != "sum":
@@ -153,13 +154,13 @@ def _reduced(messages: Array, reduce: str, graph: FixedGraph) -> Array:
     return out / grown(count("dst", graph.num_edges, graph.num_dst, out.dtype), out.ndim)
 
 
-def _attended(scores: Array, values: Array, graph: FixedGraph) -> Array:
+def _attended(scores: Array, values: Array, graph: FixedGraph | TracedGraph) -> Array:
     is_floating = jnp.issubdtype(scores.dtype, jnp.floating)
     weights = weights_of(scores, values, is_floating, lambda x: _softmax(x, graph))
     return push(weights * values, "dst", graph.num_dst)
 
 
-def _softmax(x: Array, graph: FixedGraph) -> Array:
+def _softmax(x: Array, graph: FixedGraph | TracedGraph) -> Array:
     """Softmax of [edges, ...] over the edges of each destination, as `graphweave.ops.attend` computes it."""
     top = push(jax.lax.stop_gradient(x), "dst", graph.num_dst, Fold.max)
     e = jnp.exp(x - pull(top, "dst", graph.num_edges))
