@@ -80,7 +80,7 @@ def _as_index(value: object, like: Tensor, what: str) -> tuple[Tensor, bool]:
 
 def degrees(index: Tensor, num_rows: int) -> Tensor:
     """How often each row occurs in `index`: [num_rows], of the dtype of `index`."""
-    if torch.compiler.is_compiling() or index.device.type != "cpu":
+    if torch.compiler.is_compiling() or index.device.type != "cpu" or type(index) is not Tensor:
         return index.new_zeros(num_rows).index_add(0, index, torch.ones_like(index))
     watch(index)
     rows = Index(index, num_rows)

@@ -77,7 +77,12 @@ def compiled(program: Program, rows: RowCounts, schedule: Schedule, known: bool 
 
 @lru_cache(maxsize=256)
 def compiled_halves(
-    program: Program, num_forward: int, tangents: frozenset[str], rows: RowCounts, schedule: Schedule, known: bool = True
+    program: Program,
+    num_forward: int,
+    tangents: frozenset[str],
+    rows: RowCounts,
+    schedule: Schedule,
+    known: bool = True,
 ) -> CompiledHalves:
     """The halves of a program whose first `num_forward` outputs are the forward's, the others gradients.
 

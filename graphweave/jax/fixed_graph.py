@@ -86,11 +86,10 @@ class FixedGraph(KernelGraph):
         return f"FixedGraph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
 
 
-def graph_in_any_form(
-    graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None
-) -> FixedGraph | TracedGraph:
-    """`graph` in any form, a `TracedGraph` where JAX traces its edges. `rows` are those of the arguments src and dst, None where there are none; they and `num_dst`
-    count the rows of arrays, and must fit other graphs."""
+def graph_in_any_form(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph | TracedGraph:
+    """`graph` in any form, a `TracedGraph` where JAX traces its edges. `rows` are those of the arguments src and dst,
+    None where there are none; they and `num_dst` count the rows of arrays, and must fit other graphs."""
+    found: FixedGraph | TracedGraph
     if isinstance(graph, FixedGraph):
         found = graph
     elif isinstance(graph, Structure):
@@ -132,9 +131,7 @@ def _pair(graph: Any) -> tuple[Any, Any]:
     return array[0], array[1]
 
 
-def _of_arrays(
-    edges: SizedEdges, rows: Mapping[Rows, int | None], num_dst: int | None
-) -> FixedGraph | TracedGraph:
+def _of_arrays(edges: SizedEdges, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph | TracedGraph:
     num_src = rows["src"] if edges.num_src is None else edges.num_src
     known_ends = [n for n in (edges.num_dst, rows["dst"], num_dst) if n is not None]
     ends = known_ends[0] if known_ends else num_src

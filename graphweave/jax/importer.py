@@ -146,7 +146,7 @@ class _TraceImporter:
         rows_of = (*self._frame.rows.items(), *((self._space(types), types.count) for types in self._types))
         program = self._values.build.program(outputs, rows_of)
         verify(program)
-        indices = {f"types{i}": types.index for types, i in self._types.items()}
+        indices = {f"types{i}": types.index for types, i in self._types.items() if types.index is not None}
         return ImportedTrace(program, rows_of, self._arguments, self._constants, indices, tuple(made))
 
     def _space(self, rows: Rows) -> Space:
@@ -185,8 +185,11 @@ class _TraceImporter:
         found = self._frame.maps[end]
         return self._values.add(ir.Input(end, ir.Type(found.edges, (), found.index)))
 
-    def _map_to_types(self, types: Types) -> ir.Ref:
-        to, dtype = self._space(types), dtype_of(str(types.index.dtype).removeprefix("torch."))
+    def _map_to_types(self, types: Types, traced: Sequence[Value]) -> ir.Ref:
+        to = self._space(types)
+        if types.index is None:
+            return self._values.add(ir.MapOf(self._values.on(traced[0], self._frame.spaces["edge"]), to))
+        dtype = dtype_of(str(types.index.dtype).removeprefix("torch."))
         index = ir.Input(f"types{self._types[types]}", ir.Type(self._frame.spaces["edge"], (), dtype))
         return self._values.add(ir.MapOf(self._values.add(index), to))
 
@@ -225,9 +228,9 @@ class _TraceImporter:
             case "graphweave_fold":
                 return [self._push(args[0], **params)]
             case "graphweave_lookup":
-                return [self._lookup(args[0], **params)]
+                return [self._lookup(*args, **params)]
             case "graphweave_collect":
-                return [self._collect(args[0], **params)]
+                return [self._collect(*args, **params)]
             case "iota":
                 return [self._iota(**params)]
         if name in _INLINED:
@@ -257,14 +260,14 @@ class _TraceImporter:
         pushed = ir.Push(ref, self._map(end), fold, int(fold is Fold.mul))
         return Value(self._values.add(pushed), (rows, *x.shape[1:]), 0, x.spread - {0})
 
-    def _lookup(self, x: Value, *, types: Types) -> Value:
+    def _lookup(self, x: Value, *index: Value, types: Types) -> Value:
         ref = self._values.on(x, self._space(types))
-        pulled = self._values.add(ir.Pull(ref, self._map_to_types(types)))
-        return Value(pulled, (types.index.shape[0], *x.shape[1:]), 0, x.spread - {0})
+        pulled = self._values.add(ir.Pull(ref, self._map_to_types(types, index)))
+        return Value(pulled, (types.edges, *x.shape[1:]), 0, x.spread - {0})
 
-    def _collect(self, x: Value, *, types: Types) -> Value:
+    def _collect(self, x: Value, *index: Value, types: Types) -> Value:
         ref = self._values.on(x, self._frame.spaces["edge"])
-        pushed = self._values.add(ir.Push(ref, self._map_to_types(types), Fold.sum))
+        pushed = self._values.add(ir.Push(ref, self._map_to_types(types, index), Fold.sum))
         return Value(pushed, (types.count, *x.shape[1:]), 0, x.spread - {0})
 
     def _iota(self, *, dtype: Any, shape: Sequence[int], dimension: int, **params: Any) -> Value:

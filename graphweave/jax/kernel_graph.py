@@ -13,9 +13,10 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import DType, Space
-from graphweave.ir.message.nodes import Input, Ref
+from graphweave.ir.message.nodes import Input, MapOf, Ref
 from graphweave.jax.compiled import CompiledProgram, compiled, compiled_halves
 from graphweave.jax.importer import EdgeMap, GraphSpaces, ImportedTrace
+from graphweave.jax.moves import End
 from graphweave.jax.run import GraphRun
 from graphweave.runtime.index import INT32_MAX
 
@@ -34,17 +35,12 @@ class KernelGraph:
         self._indices = indices
         self._runs: OrderedDict[Hashable, object] = OrderedDict()
 
-    @property
-    def is_known(self) -> bool:
-        """Whether all edges are known when JAX traces."""
-        return self._indices.keys() >= self.frame.maps.keys()
-
     def run(self, trace: ImportedTrace, schedule: Schedule) -> GraphRun:
         """The program of `trace` with its kernels on this graph. They run on as many threads as the schedule says, or
         as PyTorch uses when they are made."""
 
         def make() -> GraphRun:
-            return self._run(trace, compiled(trace.program, trace.rows, schedule, self.is_known))
+            return self._run(trace, compiled(trace.program, trace.rows, schedule, self._knows(trace)))
 
         return self._with_kernels((trace.program, schedule), trace, make)
 
@@ -56,7 +52,7 @@ class KernelGraph:
         the backward has what depends on known edges alone."""
 
         def make() -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
-            code = compiled_halves(trace.program, num_forward, tangents, trace.rows, schedule, self.is_known)
+            code = compiled_halves(trace.program, num_forward, tangents, trace.rows, schedule, self._knows(trace))
             forward = self._run(trace, code.forward)
             known = {name: forward.fixed[r] for r, name in code.saved if r in forward.fixed}
             inputs = {r for r, n in enumerate(forward.program.nodes) if isinstance(n, Input)}
@@ -67,6 +63,12 @@ class KernelGraph:
 
     def _run(self, trace: ImportedTrace, code: CompiledProgram, known: Mapping[str, Tensor] | None = None) -> GraphRun:
         return GraphRun(code, dict(trace.rows), {**self._indices, **trace.types, **(known or {})})
+
+    def _knows(self, trace: ImportedTrace) -> bool:
+        """Whether all indices along which the program walks are known when JAX traces."""
+        nodes, known = trace.program.nodes, self._indices.keys() | trace.types.keys()
+        indices = (nodes[n.index] for n in nodes if isinstance(n, MapOf))
+        return all(isinstance(index, Input) and index.name in known for index in indices)
 
     def _with_kernels(self, key: Hashable, trace: ImportedTrace, make: Callable[[], T]) -> T:
         """The result of `make`, kept for programs on the same types of edges, which it holds."""
@@ -91,10 +93,8 @@ def spaces_of(num_src: int, num_dst: int | None, num_edges: int, index: DType) -
     destinations = sources if num_dst is None else Space("destinations")
     rows = {sources: num_src, destinations: num_src if num_dst is None else num_dst, edges: num_edges}
     if max(rows.values()) > INT32_MAX:
-        raise DataError(
-            f"expected at most {INT32_MAX} rows and edges (got {num_edges} edges). Partition the graph."
-        )
-    maps = {"src": EdgeMap(edges, sources, index), "dst": EdgeMap(edges, destinations, index)}
+        raise DataError(f"expected at most {INT32_MAX} rows and edges (got {num_edges} edges). Partition the graph.")
+    maps: dict[End, EdgeMap] = {"src": EdgeMap(edges, sources, index), "dst": EdgeMap(edges, destinations, index)}
     return GraphSpaces({"src": sources, "dst": destinations, "edge": edges}, rows, maps)
 
 
@@ -102,3 +102,10 @@ def spaces_of(num_src: int, num_dst: int | None, num_edges: int, index: DType) -
 def sized_graph(num_src: int, num_dst: int | None, num_edges: int, index: DType) -> KernelGraph:
     """The graph of these sizes whose edges are arguments of programs: one for all such graphs."""
     return KernelGraph(spaces_of(num_src, num_dst, num_edges, index), {})
+
+
+@lru_cache(maxsize=64)
+def graph_of_rows(count: int) -> KernelGraph:
+    """A graph of `count` edges without ends, for functions of rows."""
+    edges = Space("edges")
+    return KernelGraph(GraphSpaces({"edge": edges}, {edges: count}, {}), {})

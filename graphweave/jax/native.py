@@ -1,5 +1,5 @@
-"""Kernels as foreign calls of XLA (`runtime/native/xla_call.cpp`). On a known graph no Python runs in a call; edges that
-come with a call get their formats there, which Python makes (`served.py`).
+"""Kernels as foreign calls of XLA (`runtime/native/xla_call.cpp`). On a known graph no Python runs in a call. Edges
+that come with a call get their formats there, which Python makes (`served.py`).
 
 A call names its table by a random number, not by an address. So a compiled function that another process has cached is
 refused there rather than run on addresses that mean nothing.

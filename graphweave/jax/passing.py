@@ -11,18 +11,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import jax.numpy as jnp
 import torch
 from jax import Array
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from graphweave.core.errors import DataError
 from graphweave.core.schedule import COMPILERS_CHOICE
 from graphweave.graph.softmax import softmax
 from graphweave.jax.differentiable import call
 from graphweave.jax.fixed_graph import FixedGraph
+from graphweave.jax.graph_forms import is_traced
 from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows
+from graphweave.jax.kernel_graph import graph_of_rows
+from graphweave.jax.moves import End
 from graphweave.jax.tensors import ArrayTensor, EndTensor, KnownTensor, array_of, known_integers
+from graphweave.jax.traced_graph import TracedGraph, traced_graph
 from graphweave.udf import run
 from graphweave.udf.arguments import Frames, RelationEdges
 from graphweave.udf.passing import Message, Reduce, bucketed, edge_results, reduce_at_once
@@ -49,6 +55,12 @@ class ArrayHost:
         try:
             return _by_kernels(ends, frames, reduced, "dst", "update_all")
         except _Refused:
+            if isinstance(ends.dst, ArrayTensor):
+                raise DataError(
+                    "the reduce function does more with messages than a mailbox can, and the numbers of messages are"
+                    f" not known (got edges that JAX traces: {ends.dst!r}). Write it as reductions along dim 1 (sum,"
+                    " mean, max, softmax, ...), or close over the graph."
+                ) from None
             return bucketed(ends, frames, self.apply_edges(ends, frames, message, who), reduce)
 
     def apply_edges(self, ends: RelationEdges, frames: Frames, function: Message, who: str) -> Fields:
@@ -67,6 +79,19 @@ class ArrayHost:
 
         return _by_kernels(RelationEdges(at, at, rows, rows, None), frames, weights, "edge", "softmax")["x"]
 
+    def is_traced(self, x: Tensor) -> bool:
+        return isinstance(x, ArrayTensor) and is_traced(x.array)
+
+    def on_rows(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        def plain(*arrays: Array) -> Sequence[Array]:
+            with _inside_kernel():
+                return [array_of(function(*map(ArrayTensor, arrays)))]
+
+        graph = graph_of_rows(rows[0].shape[0])
+        arguments: list[Rows] = ["edge"] * len(rows)
+        whole = GraphFunction(plain, tuple(arguments), ("edge",), graph, "a function of rows", COMPILERS_CHOICE)
+        return ArrayTensor(call(whole, *map(array_of, rows))[0])
+
 
 @contextmanager
 def hosted() -> Iterator[None]:
@@ -79,12 +104,23 @@ def hosted() -> Iterator[None]:
         run.host.reset(token)
 
 
+@contextmanager
+def _inside_kernel() -> Iterator[None]:
+    token = run.inside_kernel.set(True)
+    try:
+        yield
+    finally:
+        run.inside_kernel.reset(token)
+
+
 _graphs: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def graph_of(ends: RelationEdges, is_square: bool) -> FixedGraph:
+def graph_of(ends: RelationEdges, is_square: bool) -> FixedGraph | TracedGraph:
     """The graph of these edges, the same one for the same index tensors."""
     rows = ends.src_rows.shape[0], None if is_square else ends.dst_rows.shape[0]
+    if isinstance(ends.src, ArrayTensor):
+        return traced_graph(array_of(ends.src), array_of(ends.dst), *rows)
     known = _graphs.setdefault(ends.src, {})
     key = id(ends.dst), *rows
     if key not in known:
@@ -106,24 +142,28 @@ def _by_kernels(
 
     def plain(*arrays: Array) -> Sequence[Array]:
         made: dict[Rows, dict[str, Tensor]] = {end: {} for end, _ in given}
-        for (end, name, x), array in zip(places, arrays, strict=True):
+        for (end, name, x), array in zip(places, arrays, strict=False):  # the rest are indices
             values = known_integers(x)
             made[end][name] = ArrayTensor(array) if values is None else KnownTensor.of(array, values)
         dst = made["src"] if is_square else made["dst"]
         inner = Frames(made["src"], dst, made["edge"], frames.ntype, frames.etype, frames.relation)
-        src_at, dst_at = EndTensor.at("src", ends.src), EndTensor.at("dst", ends.dst)
-        token = run.inside_kernel.set(True)
-        try:
+        indices = arrays[len(places) :]
+        src_at, dst_at = _end("src", ends.src, indices[:1]), _end("dst", ends.dst, indices[1:])
+        with _inside_kernel():
             out = function(RelationEdges(src_at, dst_at, ends.src_rows, ends.dst_rows, None), inner)
-        finally:
-            run.inside_kernel.reset(token)
         names[:] = out
         return [array_of(x) for x in out.values()]
 
-    arguments = tuple(end for end, _, _ in places)
-    whole = GraphFunction(plain, arguments, (rows,), graph_of(ends, is_square), what, COMPILERS_CHOICE)
-    made = call(whole, *(array_of(x) for _, _, x in places))
+    graph = graph_of(ends, is_square)
+    arguments = (*(end for end, _, _ in places), *graph.kinds)
+    whole = GraphFunction(plain, arguments, (rows,), graph.walked, what, COMPILERS_CHOICE)
+    made = call(whole, *(array_of(x) for _, _, x in places), *graph.indices)
     return {name: ArrayTensor(x) for name, x in zip(names, made, strict=True)}
+
+
+def _end(end: End, index: Tensor, traced: Sequence[Array]) -> EndTensor:
+    """The ends of all edges, which are the first argument of `traced` if there is one."""
+    return EndTensor.at(end, traced[0], None) if traced else EndTensor.at(end, jnp.asarray(index.numpy()), index)
 
 
 def _chosen(fields: Mapping[str, Tensor], eids: Tensor | None) -> Mapping[str, Tensor]:

@@ -169,9 +169,7 @@ class GraphRun:
         except IndexRangeError as error:
             raise of_map(error, self.program, index) from None
 
-    def _segment(
-        self, step: tape.RunKernels, kernels: Sequence[CppStep], index: Mapping[ir.Ref, Tensor]
-    ) -> Segment:
+    def _segment(self, step: tape.RunKernels, kernels: Sequence[CppStep], index: Mapping[ir.Ref, Tensor]) -> Segment:
         given = {}
         for i, kernel in enumerate(kernels):
             rows = tuple(self._rows[s] for s in kernel.spaces)

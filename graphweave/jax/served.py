@@ -1,4 +1,4 @@
-"""Kernels on edges that a foreign call of XLA brings along: Python makes the formats of such edges, and runs the kernels.
+"""Kernels on edges that a foreign call of XLA brings along: Python makes the formats of the edges, and runs kernels.
 
 Edges are known by their numbers, not by where they lie, since XLA reuses its memory. So the kernels of a forward and a
 backward, and of calls that come again with the same edges, share what is made of them.
@@ -19,7 +19,6 @@ from torch import Tensor
 from graphweave.core.errors import IndexRangeError
 from graphweave.jax.native import Table, native_library
 from graphweave.runtime.index_records import own_memory
-
 from graphweave.runtime.segments import OnOneGraph
 from graphweave.runtime.threads import num_threads
 
@@ -66,7 +65,12 @@ class ServedTable(Table):
         _tables[self.id] = self
         self._num_given = len(indices) + sum(t is None for t in values)
         native_library().gw_xla_add_served(
-            self.id, ctypes.cast(_native_serve, ctypes.c_void_p), self._num_given, num_threads(threads), threads is not None, self._nbytes
+            self.id,
+            ctypes.cast(_native_serve, ctypes.c_void_p),
+            self._num_given,
+            num_threads(threads),
+            threads is not None,
+            self._nbytes,
         )
 
     def run(self, given: Any, threads: int) -> None:

@@ -30,6 +30,7 @@ from graphweave.core.types import Fold
 from graphweave.jax.array_functions import DTYPES, FUNCTIONS, WHOLE, dtype_of
 from graphweave.jax.moves import End, Types, lookup, pull, push
 from graphweave.tensorlike.answers import NotExpressible
+from graphweave.udf.run import inside_kernel
 
 _TORCH_DTYPE = {jnp.dtype(name): dtype for dtype, name in DTYPES.items()}
 
@@ -97,35 +98,37 @@ class KnownTensor(ArrayTensor):
         return out
 
 
-class EndTensor(KnownTensor):
-    """The number of the node at one end of each edge, where what is computed becomes a kernel."""
+class EndTensor(ArrayTensor):
+    """The number of the node at one end of each edge, where what is computed becomes a kernel. `known` are these
+    numbers, or None if JAX traces them."""
 
     end: End
+    known: Tensor | None
 
     @staticmethod
-    def at(end: End, index: Tensor) -> EndTensor:
-        out = EndTensor(jnp.asarray(index.numpy()))
-        out.end, out.known = end, index
+    def at(end: End, array: Array, known: Tensor | None) -> EndTensor:
+        out = EndTensor(array)
+        out.end, out.known = end, known
         return out
 
 
 def _moved(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """The result of an operator that moves rows along edges; None for any other."""
     match name, args:
-        case "index_select", (KnownTensor() as x, 0, EndTensor() as at):
-            return KnownTensor.of(pull(x.array, at.end, at.known.shape[0]), x.known.index_select(0, at.known))
+        case "index_select", (KnownTensor() as x, 0, EndTensor(known=Tensor() as known) as at):
+            return KnownTensor.of(pull(x.array, at.end, at.shape[0]), x.known.index_select(0, known))
         case "index_select", (x, 0, EndTensor() as at):
-            return ArrayTensor(pull(array_of(x), at.end, at.known.shape[0]))
+            return ArrayTensor(pull(array_of(x), at.end, at.shape[0]))
         case "index_select", (x, 0, KnownTensor() as types):
             return ArrayTensor(lookup(array_of(x), _types(types.known, x.shape[0])))
+        case "index_select", (x, 0, ArrayTensor() as types) if inside_kernel.get():
+            return ArrayTensor(lookup(array_of(x), Types(None, types.shape[0], x.shape[0]), types.array))
         case "index_add", (x, 0, EndTensor() as at, rows):
             return _onto(x, at, array_of(rows), Fold.sum)
         case "scatter_reduce", (x, 0, EndTensor() as at, rows, fold) if not options.get("include_self", True):
             return _onto(x, at, array_of(rows), _FOLDS[fold])
         case _, (EndTensor() as at, *_) if name in _KEEPS_ENDS:
-            out = EndTensor(FUNCTIONS[name](*_arrays(args), **options))
-            out.end, out.known = at.end, at.known
-            return out
+            return EndTensor.at(at.end, FUNCTIONS[name](*_arrays(args), **options), at.known)
     return None
 
 
@@ -150,7 +153,7 @@ def _types(index: Tensor, count: int) -> Types:
         raise range_error(index, count, what="types", of="types")
     found = _kept_types.setdefault(index, {})
     if count not in found:
-        found[count] = Types(index, count)
+        found[count] = Types(index, index.shape[0], count)
     return found[count]
 
 

@@ -1,4 +1,4 @@
-"""Graphs whose edges JAX traces: arguments of a compiled function, which is compiled once for all edges of one shape."""
+"""Graphs whose edges JAX traces: arguments of a function that is compiled once for all edges of one shape."""
 
 from __future__ import annotations
 

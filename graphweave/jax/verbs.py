@@ -55,8 +55,9 @@ def spmm(
     `graph`: a `FixedGraph`; a `graphweave.Graph` of one relation; an edge_index [2, edges] of sources and destinations,
     PyG's EdgeIndex among them; a pair (src, dst) of index arrays; or a sparse matrix A of JAX (BCOO, BCSR), SciPy or
     PyTorch, which is read as in A @ x: rows are destinations, columns sources, and entries the values of edges, in the
-    order in which A stores them. Indices must be known when JAX traces: close over the graph, or make it static. Where
-    entries of a matrix are traced, as under `jit`, close over the matrix and pass them as `edge`.
+    order in which A stores them. Close over the graph, or make it static, and its formats are made once. Index arrays
+    may be traced, too; then each call makes the formats of its edges. Where only the entries of a matrix are traced, as
+    under `jit`, close over the matrix and pass them as `edge`.
 
     `message`: a function of (src, dst, edge) in jax.numpy, which gets each as it was given, an array or a dict of
     arrays, but with one row for each edge, and returns one row for each edge, [edges, ...]. The row of an edge may

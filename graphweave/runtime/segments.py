@@ -164,9 +164,7 @@ class OnOneGraph:
 
 
 def _no_memory(kernel: str) -> MemoryError:
-    return MemoryError(
-        f"kernel {kernel} could not allocate its scratch memory. Free some, or take a smaller graph."
-    )
+    return MemoryError(f"kernel {kernel} could not allocate its scratch memory. Free some, or take a smaller graph.")
 
 
 class _GraphOfCall:

@@ -60,6 +60,12 @@ class Host(Protocol):
     def call(self, function: Callable[..., object], *args: object) -> Any:
         """`function(*args)`, for a function of this package over messages."""
 
+    def is_traced(self, x: Tensor) -> bool:
+        """Whether the numbers of `x` are known only when a compiled function runs."""
+
+    def on_rows(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """`function(*rows)`, in which each row of the result depends on that row of the arguments alone."""
+
 
 host: ContextVar[Host | None] = ContextVar("host", default=None)
 """Whose arrays are computed with; None for PyTorch's own tensors."""

@@ -25,14 +25,14 @@ typedef int64_t Run(const void* graph, char* const* values, char* inside, int32_
 // codes of errors, with its text in `said`, which has `room` bytes.
 typedef int64_t Serve(int64_t id, char* const* given, int32_t num_threads, char* said, int64_t room);
 
-struct Table {  // the caller keeps what its addresses name
+struct Table {   // the caller keeps what its addresses name
   Serve* serve;  // null where the graph is known; otherwise the next four are not used
   Run* run;
   const void* graph;
   const char* names;  // of the kernels, each ended by a zero
   int64_t num_values;
   char* const* fixed;  // the address of each value; null for operands and results, in this order
-  int64_t num_given;  // operands and results of a call
+  int64_t num_given;   // operands and results of a call
   int32_t num_threads;
   bool is_scheduled;      // whether a schedule says the number of threads, which then stays
   const int64_t* nbytes;  // sizes of the results
