@@ -163,7 +163,7 @@ def heterograph(
 
 
 def _are_traced(data: Any) -> bool:
-    return is_traced(data[0]) or is_traced(data[1])
+    return is_traced(data) or any(map(is_traced, data))
 
 
 def _given(name: str, num_nodes: T | None) -> T:
@@ -358,7 +358,7 @@ def _unflatten(static: _KnownParts, leaves: Sequence[Any]) -> ArrayGraph:
     return ArrayGraph(g)
 
 
-def _tensor(leaf: Any) -> Any:
+def _tensor(leaf: object) -> Any:
     return ArrayTensor(leaf) if isinstance(leaf, Array) else leaf  # JAX passes other objects
 
 

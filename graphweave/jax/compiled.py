@@ -40,7 +40,7 @@ class CompiledProgram:
 
     @property
     def once(self) -> CompiledProgram | None:
-        """What `prelude` computes, by kernels: for edges that are arguments of a call."""
+        """The program of `prelude` with its kernels, for edges that are arguments of a call."""
         if self.prelude is None:
             return None
         kernels = {i: k for i, k in self.prelude.kernels.items() if isinstance(k, CppStep)}

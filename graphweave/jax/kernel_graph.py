@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class KernelGraph:
     def __init__(self, frame: GraphSpaces, indices: Mapping[str, Tensor]) -> None:
         self.frame = frame
         self._indices = indices
-        self._runs: OrderedDict[Hashable, object] = OrderedDict()
+        self._runs: OrderedDict[Hashable, Any] = OrderedDict()
 
     def run(self, trace: ImportedTrace, schedule: Schedule) -> GraphRun:
         """The program of `trace` with its kernels on this graph. They run on as many threads as the schedule says, or
@@ -82,7 +82,7 @@ class KernelGraph:
             if len(self._runs) > _MOST_RUNS:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(key)
-        found: T = self._runs[key]  # type: ignore[assignment] # a key stands for results of one type
+        found: T = self._runs[key]
         return found
 
 

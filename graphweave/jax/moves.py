@@ -7,7 +7,7 @@ has the types of the edges, or takes them as an operand where JAX traces them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -36,8 +36,8 @@ collect_p = Primitive("graphweave_collect")
 
 @dataclass(frozen=True, eq=False)
 class Types:
-    """The type of each of `edges` edges, `index` [edges], of `count` types. Types that JAX traces are an operand of each
-    look-up, and `index` is None. Equal only to itself."""
+    """The type of each of `edges` edges, `index` [edges], of `count` types. Types that JAX traces are an operand of
+    each look-up, and `index` is None. Equal only to itself."""
 
     index: Tensor | None
     edges: int
@@ -115,13 +115,13 @@ for _primitive in (pull_p, push_p, fold_p, lookup_p, collect_p):
 def _linear_in_rows(primitive: Primitive, transposed: Callable[..., Array]) -> None:
     """`primitive` is linear in its first operand; any other is integers."""
 
-    def jvp(primals: Any, tangents: Any, *, types: Types) -> Array:
+    def jvp(primals: Sequence[Array], tangents: Sequence[Array], *, types: Types) -> tuple[Array, Array]:
         (x, *index), t = primals, tangents[0]
         out = primitive.bind(x, *index, types=types)
         is_zero = isinstance(t, ad.Zero)
         return out, ad.Zero.from_primal_value(out) if is_zero else primitive.bind(t, *index, types=types)
 
-    def transpose(g: Any, x: Any, *index: Array, types: Types) -> list[Array]:
+    def transpose(g: Array, x: ad.UndefinedPrimal, *index: Array, types: Types) -> list[Array | None]:
         of_x = ad.Zero(x.aval) if isinstance(g, ad.Zero) else transposed(g, *index, types=types)
         return [of_x, *[None] * len(index)]
 

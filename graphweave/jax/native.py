@@ -35,7 +35,7 @@ _NO_ROWS = 64
 """The address of a tensor without elements, which nobody reads. 0 stands for operands and results."""
 
 
-class Table:
+class CallTable:
     """Kernels that a foreign call runs. Equal only to itself. XLA's executables keep it alive (`foreign.py`)."""
 
     __slots__ = ("__weakref__", "_names", "_nbytes", "id", "jitted")
@@ -60,7 +60,7 @@ class Table:
         return f"{type(self).__name__}({', '.join(self._names.raw.decode().split(chr(0))).strip(', ')})"
 
 
-class KernelTable(Table):
+class KernelTable(CallTable):
     """Kernels in order, and the values on which they work: the operands of a foreign call, then its results, of which
     the last is memory for values inside."""
 

@@ -22,11 +22,10 @@ from graphweave.core.schedule import COMPILERS_CHOICE
 from graphweave.graph.softmax import softmax
 from graphweave.jax.differentiable import call
 from graphweave.jax.fixed_graph import FixedGraph
-from graphweave.jax.graph_forms import is_traced
 from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows
 from graphweave.jax.kernel_graph import graph_of_rows
-from graphweave.jax.moves import End
+from graphweave.jax.moves import End, push
 from graphweave.jax.tensors import ArrayTensor, EndTensor, KnownTensor, array_of, known_integers
 from graphweave.jax.traced_graph import TracedGraph, traced_graph
 from graphweave.udf import run
@@ -79,8 +78,18 @@ class ArrayHost:
 
         return _by_kernels(RelationEdges(at, at, rows, rows, None), frames, weights, "edge", "softmax")["x"]
 
-    def is_traced(self, x: Tensor) -> bool:
-        return isinstance(x, ArrayTensor) and is_traced(x.array)
+    def holds(self, x: Tensor) -> bool:
+        return isinstance(x, ArrayTensor)
+
+    def degrees(self, index: Tensor, num_rows: int) -> Tensor:
+        at = array_of(index)
+        graph = traced_graph(at, at, num_rows, None)
+
+        def plain(*indices: Array) -> Sequence[Array]:
+            return [push(jnp.ones(graph.num_edges, at.dtype), "dst", num_rows)]
+
+        whole = GraphFunction(plain, graph.kinds, ("dst",), graph.walked, "degrees", COMPILERS_CHOICE)
+        return ArrayTensor(call(whole, *graph.indices)[0])
 
     def on_rows(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
         def plain(*arrays: Array) -> Sequence[Array]:

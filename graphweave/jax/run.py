@@ -31,7 +31,7 @@ from graphweave.ir.tape import nodes as tape
 from graphweave.jax.calls import evaluate
 from graphweave.jax.compiled import CompiledProgram
 from graphweave.jax.foreign import Shapes, run_kernels
-from graphweave.jax.native import KernelTable, Table
+from graphweave.jax.native import CallTable, KernelTable
 from graphweave.jax.served import IndexShape, ServedTable
 from graphweave.runtime.segments import OnOneGraph, Segment
 
@@ -41,7 +41,7 @@ class _ForeignCall:
     """One step of kernels: the table, the values that it reads, and its results, some of which are then converted to
     another dtype."""
 
-    table: Table
+    table: CallTable
     arguments: Sequence[ir.Ref]
     results: Shapes
     converted: Mapping[ir.Ref, str]

@@ -10,14 +10,14 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import IndexRangeError
-from graphweave.jax.native import Table, native_library
+from graphweave.jax.native import CallTable, native_library
 from graphweave.runtime.index_records import own_memory
 from graphweave.runtime.segments import OnOneGraph
 from graphweave.runtime.threads import num_threads
@@ -39,6 +39,9 @@ _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13
 
 _CODES: dict[type[Exception], int] = {IndexRangeError: _INVALID_ARGUMENT, MemoryError: _RESOURCE_EXHAUSTED}
 
+Addresses: TypeAlias = Sequence[int]
+"""Of operands, then of results, without an end: an array of native code."""
+
 Bind = Callable[[Sequence[Tensor]], OnOneGraph]
 """Index tensors -> the kernels on their graph."""
 
@@ -46,7 +49,7 @@ IndexShape = tuple[int, torch.dtype]
 """How many numbers an index has, and their type."""
 
 
-class ServedTable(Table):
+class ServedTable(CallTable):
     """Kernels whose operands are indices, then values that the kernels read.
 
     `values` are the tensors that they read, and None for each operand that is no index and for each result.
@@ -55,9 +58,14 @@ class ServedTable(Table):
     __slots__ = ("_bind", "_bound", "_indices", "_num_given", "_values")
 
     def __init__(
-        self, bind: Bind, names: Sequence[str], indices: Sequence[IndexShape], values: Sequence[Tensor | None],
-        nbytes: Sequence[int], threads: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        bind: Bind,
+        names: Sequence[str],
+        indices: Sequence[IndexShape],
+        values: Sequence[Tensor | None],
+        nbytes: Sequence[int],
+        threads: int | None,
+    ) -> None:
         """`names`, `nbytes` and `threads` are as in `KernelTable`, but no result is memory for values inside."""
         super().__init__(names, nbytes)
         self._bind, self._indices, self._values = bind, tuple(indices), tuple(values)
@@ -73,7 +81,7 @@ class ServedTable(Table):
             self._nbytes,
         )
 
-    def run(self, given: Any, threads: int) -> None:
+    def run(self, given: Addresses, threads: int) -> None:
         """Run on the addresses `given`, of operands and results. Errors as formats raise them."""
         index = [_known_index(given[i], *shape) for i, shape in enumerate(self._indices)]
         graph = self._on(index)
@@ -101,7 +109,7 @@ _lock = threading.Lock()
 """Held while one of the caches of this file is read or changed: XLA calls from threads of its own."""
 
 
-def _serve(table: int, given: Any, threads: int, said: int, room: int) -> int:
+def _serve(table: int, given: Addresses, threads: int, said: int, room: int) -> int:
     try:
         _tables[table].run(given, threads)
     except Exception as error:  # native code would lose it, and take unwritten memory for results

@@ -60,8 +60,12 @@ class Host(Protocol):
     def call(self, function: Callable[..., object], *args: object) -> Any:
         """`function(*args)`, for a function of this package over messages."""
 
-    def is_traced(self, x: Tensor) -> bool:
-        """Whether the numbers of `x` are known only when a compiled function runs."""
+    def holds(self, x: Tensor) -> bool:
+        """Whether `x` stands for an array of the library, whose numbers may be known only when a compiled function
+        runs."""
+
+    def degrees(self, index: Tensor, num_rows: int) -> Tensor:
+        """How often each row occurs in `index`: [num_rows], of the dtype of `index`."""
 
     def on_rows(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
         """`function(*rows)`, in which each row of the result depends on that row of the arguments alone."""
