@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeAlias
 
 from graphweave.analysis.statistics import statistics_of
 from graphweave.compiler.compile import compile
@@ -13,7 +14,7 @@ from graphweave.compiler.describe import describe
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.kernels_text import kernels_text
 from graphweave.compiler.plan import Plan
-from graphweave.compiler.request import Request
+from graphweave.compiler.request import Halves, Request
 from graphweave.core.choices import Choices
 from graphweave.core.options import options_for
 from graphweave.core.schedule import Schedule
@@ -25,6 +26,9 @@ from graphweave.execute.executable import Executable
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.passes.pass_facts import PassFacts
 
+Unions: TypeAlias = tuple[tuple[Space, tuple[Space, ...]], ...]
+"""Space -> the spaces of which it is the disjoint union. Those come first."""
+
 RowCounts = tuple[tuple[Space, int], ...]
 """How many rows each space has."""
 
@@ -32,11 +36,12 @@ RowCounts = tuple[tuple[Space, int], ...]
 @dataclass(frozen=True, eq=False)
 class CompiledProgram:
     """The plan of a program, its kernels by step, and what computes values of the graph alone (None if there are
-    none)."""
+    none). `unions` are the spaces that the passes have made, with those of which each is the disjoint union."""
 
     plan: Plan
     kernels: Mapping[int, CppStep]
     prelude: Executable | None
+    unions: Unions
 
     @property
     def once(self) -> CompiledProgram | None:
@@ -44,7 +49,7 @@ class CompiledProgram:
         if self.prelude is None:
             return None
         kernels = {i: k for i, k in self.prelude.kernels.items() if isinstance(k, CppStep)}
-        return CompiledProgram(self.prelude.plan, kernels, None)
+        return CompiledProgram(self.prelude.plan, kernels, None, self.unions)
 
     @property
     def text(self) -> str:
@@ -72,7 +77,7 @@ def compiled(program: Program, rows: RowCounts, schedule: Schedule, known: bool 
     """The kernels of `program`, ready to run; choices by cost are made for these row counts. Edges that are not `known`
     are arguments of each call. ToolchainError without a C++ compiler, ScheduleError for a schedule that no kernel
     takes."""
-    return _ready(build(compile(Request(program, _facts(rows, schedule, known)))))[0]
+    return _ready(compile(Request(program, _facts(rows, schedule, known))))[0]
 
 
 @lru_cache(maxsize=256)
@@ -90,7 +95,7 @@ def compiled_halves(
     forward saves what the backward would otherwise walk the graph for. Errors are those of `compiled`.
     """
     halves = compile(Request(program, replace(_facts(rows, schedule, known), tangents=tangents), num_forward))
-    forward, backward = _ready(build(halves))
+    forward, backward = _ready(halves)
     cut = halves.split
     assert cut is not None
     inputs = [backward.plan.program.nodes[cut.backward.where[r]] for r in cut.saved]
@@ -100,13 +105,14 @@ def compiled_halves(
 
 def _facts(rows: RowCounts, schedule: Schedule, known: bool) -> PassFacts:
     options = options_for("cpp", schedule=schedule)
-    # which pairs of sources and types there are can only be said of edges that are known
-    choices = Choices(unseen_edits=False, compact=None if known else False)
+    # pairs of sources and types, and the union of relations, are made of edges that are known
+    choices = Choices(unseen_edits=False, compact=None if known else False, merge=known)
     return PassFacts(statistics=statistics_of(dict(rows)), options=options, choices=choices)
 
 
-def _ready(made: Sequence[Executable]) -> list[CompiledProgram]:
-    """Programs whose own kernels are built; those of their preludes are built here."""
+def _ready(halves: Halves) -> list[CompiledProgram]:
+    """The halves with all kernels, also those of their preludes."""
+    made = build(halves)
     preludes = [
         None if e.plan.prelude is None else Executable(e.plan.prelude, Contract(len(e.plan.hoisted))) for e in made
     ]
@@ -116,6 +122,6 @@ def _ready(made: Sequence[Executable]) -> list[CompiledProgram]:
             begun.add(str(one.plan.name), one.steps.all)
     begun.wait()
     return [
-        CompiledProgram(e.plan, {i: k for i, k in e.kernels.items() if isinstance(k, CppStep)}, prelude)
+        CompiledProgram(e.plan, {i: k for i, k in e.kernels.items() if isinstance(k, CppStep)}, prelude, halves.joint.unions)
         for e, prelude in zip(made, preludes, strict=True)
     ]

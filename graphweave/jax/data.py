@@ -17,7 +17,7 @@ from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows, import_jaxpr
 from graphweave.jax.moves import pull
 
-_ENDS: tuple[Literal["src", "dst", "edge"], ...] = ("src", "dst", "edge")
+_ENDS = ("src", "dst", "edge")
 
 
 class EdgeData:

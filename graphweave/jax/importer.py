@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jax.extend.core import Literal as JaxLiteral
@@ -35,9 +35,9 @@ class IndexOf:
     end: End
 
 
-Rows: TypeAlias = Literal["src", "dst", "edge", "unit"] | Types | IndexOf
-"""The rows that dim 0 of an argument or result counts: those of an end, edges, or types of edges; "unit" means data
-without rows."""
+Rows: TypeAlias = str | Types | IndexOf
+"""The rows that dim 0 of an argument or result counts: those of a space of the graph, by its name in `GraphSpaces`, or
+types of edges; "unit" means data without rows."""
 
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters that hold the body of a primitive that is a call."""
@@ -188,9 +188,9 @@ class _TraceImporter:
     def _map_to_types(self, types: Types, traced: Sequence[Value]) -> ir.Ref:
         to = self._space(types)
         if types.index is None:
-            return self._values.add(ir.MapOf(self._values.on(traced[0], self._frame.spaces["edge"]), to))
+            return self._values.add(ir.MapOf(traced[0].ref, to))
         dtype = dtype_of(str(types.index.dtype).removeprefix("torch."))
-        index = ir.Input(f"types{self._types[types]}", ir.Type(self._frame.spaces["edge"], (), dtype))
+        index = ir.Input(f"types{self._types[types]}", ir.Type(self._frame.spaces[types.rows], (), dtype))
         return self._values.add(ir.MapOf(self._values.add(index), to))
 
     # ---------------------------------------------------------------- equations
@@ -263,10 +263,11 @@ class _TraceImporter:
     def _lookup(self, x: Value, *index: Value, types: Types) -> Value:
         ref = self._values.on(x, self._space(types))
         pulled = self._values.add(ir.Pull(ref, self._map_to_types(types, index)))
-        return Value(pulled, (types.edges, *x.shape[1:]), 0, x.spread - {0})
+        return Value(pulled, (types.size, *x.shape[1:]), 0, x.spread - {0})
 
     def _collect(self, x: Value, *index: Value, types: Types) -> Value:
-        ref = self._values.on(x, self._frame.spaces["edge"])
+        rows = self._frame.spaces[types.rows] if types.index is not None else self._values.space(index[0])
+        ref = self._values.on(x, rows)
         pushed = self._values.add(ir.Push(ref, self._map_to_types(types, index), Fold.sum))
         return Value(pushed, (types.count, *x.shape[1:]), 0, x.spread - {0})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,9 @@ from torch import Tensor
 from graphweave.core.errors import DataError, DerivativeError
 from graphweave.core.types import Fold
 
-End: TypeAlias = Literal["src", "dst"]
+End: TypeAlias = str
+"""The name of a map from edges to nodes: "src" or "dst", with a number behind it where a program has several relations,
+whose edges are then "edge" with that number."""
 
 pull_p = Primitive("graphweave_pull")
 push_p = Primitive("graphweave_push")
@@ -36,12 +38,18 @@ collect_p = Primitive("graphweave_collect")
 
 @dataclass(frozen=True, eq=False)
 class Types:
-    """The type of each of `edges` edges, `index` [edges], of `count` types. Types that JAX traces are an operand of
-    each look-up, and `index` is None. Equal only to itself."""
+    """The type of each of `size` rows, `index` [size], of `count` types. Types that JAX traces are an operand of each
+    look-up, and `index` is None. `rows` is the name of rows that are known. Equal only to itself."""
 
     index: Tensor | None
-    edges: int
+    size: int
     count: int
+    rows: str = "edge"
+
+
+def edges_of(end: End) -> str:
+    """The name of the edges of which `end` is one end."""
+    return f"edge{end[3:]}"
 
 
 def pull(x: Array, end: End, edges: int) -> Array:
@@ -85,7 +93,7 @@ def _folded(x: ShapedArray, *, end: End, rows: int, fold: Fold) -> ShapedArray:
 
 @lookup_p.def_abstract_eval
 def _looked_up(table: ShapedArray, *index: ShapedArray, types: Types) -> ShapedArray:
-    return ShapedArray((types.edges, *table.shape[1:]), table.dtype)
+    return ShapedArray((types.size, *table.shape[1:]), table.dtype)
 
 
 @collect_p.def_abstract_eval

@@ -17,22 +17,29 @@ from jax import Array
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
+from graphweave.core.log import logger
 from graphweave.core.schedule import COMPILERS_CHOICE
 from graphweave.graph.softmax import softmax
+from graphweave.graph.structure import Structure
 from graphweave.jax.differentiable import call
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows
 from graphweave.jax.kernel_graph import graph_of_rows
 from graphweave.jax.moves import End, push
+from graphweave.jax.several import SeveralRelations
 from graphweave.jax.tensors import ArrayTensor, EndTensor, KnownTensor, array_of, known_integers
 from graphweave.jax.traced_graph import TracedGraph, traced_graph
+from graphweave.tensorlike.answers import NotExpressible
 from graphweave.udf import run
 from graphweave.udf.arguments import Frames, RelationEdges
 from graphweave.udf.passing import Message, Reduce, bucketed, edge_results, reduce_at_once
 
 Fields = dict[str, Tensor]
+
+_log = logger(__name__)
 
 
 class _Refused(Exception):
@@ -44,15 +51,13 @@ class ArrayHost:
 
     def update_all(self, ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce) -> Fields:
         who = "the message function"
-
-        def reduced(ends: RelationEdges, frames: Frames) -> Fields:
-            out = reduce_at_once(ends, frames, edge_results(ends, frames, message, who), reduce)
-            if out is None:
-                raise _Refused
-            return out
+        if run.inside_kernel.get():
+            return _at_once(ends, frames, message, reduce)
 
         try:
-            return _by_kernels(ends, frames, reduced, "dst", "update_all")
+            return _by_kernels(
+                ends, frames, lambda ends, frames: _at_once(ends, frames, message, reduce), "dst", "update_all"
+            )
         except _Refused:
             if isinstance(ends.dst, ArrayTensor):
                 raise DataError(
@@ -63,12 +68,14 @@ class ArrayHost:
             return bucketed(ends, frames, self.apply_edges(ends, frames, message, who), reduce)
 
     def apply_edges(self, ends: RelationEdges, frames: Frames, function: Message, who: str) -> Fields:
+        if run.inside_kernel.get():
+            return edge_results(ends, frames, function, who)
         return _by_kernels(
             ends, frames, lambda ends, frames: edge_results(ends, frames, function, who), "edge", "apply_edges"
         )
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        if function is not softmax:
+        if function is not softmax or run.inside_kernel.get():
             return function(*args)
         x, at, rows = args
         frames = Frames({}, {}, {"x": x}, {}, {}, ("", "", ""))
@@ -83,6 +90,8 @@ class ArrayHost:
 
     def degrees(self, index: Tensor, num_rows: int) -> Tensor:
         at = array_of(index)
+        if isinstance(index, EndTensor):
+            return ArrayTensor(push(jnp.ones(index.shape[0], at.dtype), index.end, num_rows))
         graph = traced_graph(at, at, num_rows, None)
 
         def plain(*indices: Array) -> Sequence[Array]:
@@ -91,7 +100,22 @@ class ArrayHost:
         whole = GraphFunction(plain, graph.kinds, ("dst",), graph.walked, "degrees", COMPILERS_CHOICE)
         return ArrayTensor(call(whole, *graph.indices)[0])
 
+    def on_relations(
+        self, function: Callable[..., run.Results], graph: Structure, *inputs: Mapping[str, Tensor]
+    ) -> run.Results:
+        if run.inside_kernel.get() or len(graph.relations) == 1:
+            return function(graph, *inputs)
+        try:
+            return SeveralRelations(graph).call(function, inputs, _inside_kernel)
+        except (_Refused, DataError, NotExpressible) as reason:
+            bump("relations_apart")
+            _log.info("relations run one after the other, since one program cannot have them: %s", reason)
+            return function(graph, *inputs)
+
     def on_rows(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        if run.inside_kernel.get():
+            return function(*rows)
+
         def plain(*arrays: Array) -> Sequence[Array]:
             with _inside_kernel():
                 return [array_of(function(*map(ArrayTensor, arrays)))]
@@ -100,6 +124,13 @@ class ArrayHost:
         arguments: list[Rows] = ["edge"] * len(rows)
         whole = GraphFunction(plain, tuple(arguments), ("edge",), graph, "a function of rows", COMPILERS_CHOICE)
         return ArrayTensor(call(whole, *map(array_of, rows))[0])
+
+
+def _at_once(ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce) -> Fields:
+    out = reduce_at_once(ends, frames, edge_results(ends, frames, message, "the message function"), reduce)
+    if out is None:
+        raise _Refused("a reduce function does more with its mailboxes than a kernel can")
+    return out
 
 
 @contextmanager
@@ -153,7 +184,7 @@ def _by_kernels(
         made: dict[Rows, dict[str, Tensor]] = {end: {} for end, _ in given}
         for (end, name, x), array in zip(places, arrays, strict=False):  # the rest are indices
             values = known_integers(x)
-            made[end][name] = ArrayTensor(array) if values is None else KnownTensor.of(array, values)
+            made[end][name] = ArrayTensor(array) if values is None else KnownTensor.of(array, values, end)
         dst = made["src"] if is_square else made["dst"]
         inner = Frames(made["src"], dst, made["edge"], frames.ntype, frames.etype, frames.relation)
         indices = arrays[len(places) :]

@@ -53,6 +53,8 @@ class GraphRun:
     def __init__(self, code: CompiledProgram, rows: Mapping[Space, int], fixed: Mapping[str, Tensor]) -> None:
         """`fixed`: tensors for the inputs that are no arrays of JAX's, such as the index tensors of the graph."""
         self.code, self._rows = code, {UNIT: 1, **rows}
+        for space, of in code.unions:
+            self._rows[space] = sum(self._rows[s] for s in of)
         self.program: ir.Program = code.plan.program
         self.fixed: dict[ir.Ref, Tensor] = {
             r: fixed[n.name] for r, n in enumerate(self.program.nodes) if isinstance(n, ir.Input) and n.name in fixed

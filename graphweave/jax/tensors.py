@@ -28,7 +28,7 @@ from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import Fold
 from graphweave.jax.array_functions import DTYPES, FUNCTIONS, WHOLE, dtype_of
-from graphweave.jax.moves import End, Types, lookup, pull, push
+from graphweave.jax.moves import End, Types, edges_of, lookup, pull, push
 from graphweave.tensorlike.answers import NotExpressible
 from graphweave.udf.run import inside_kernel
 
@@ -87,14 +87,15 @@ class ArrayTensor(Tensor):
 
 
 class KnownTensor(ArrayTensor):
-    """Integers that JAX may trace, as an argument of a kernel, and that are known, too."""
+    """Integers that JAX may trace, as an argument of a kernel, and that are known, too: one for each row of `rows`."""
 
     known: Tensor
+    rows: str
 
     @staticmethod
-    def of(array: Array, known: Tensor) -> KnownTensor:
+    def of(array: Array, known: Tensor, rows: str) -> KnownTensor:
         out = KnownTensor(array)
-        out.known = known
+        out.known, out.rows = known, rows
         return out
 
 
@@ -116,13 +117,16 @@ def _moved(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """The result of an operator that moves rows along edges; None for any other."""
     match name, args:
         case "index_select", (KnownTensor() as x, 0, EndTensor(known=Tensor() as known) as at):
-            return KnownTensor.of(pull(x.array, at.end, at.shape[0]), x.known.index_select(0, known))
+            rows = pull(x.array, at.end, at.shape[0])
+            return KnownTensor.of(rows, x.known.index_select(0, known), edges_of(at.end))
         case "index_select", (x, 0, EndTensor() as at):
             return ArrayTensor(pull(array_of(x), at.end, at.shape[0]))
         case "index_select", (x, 0, KnownTensor() as types):
-            return ArrayTensor(lookup(array_of(x), _types(types.known, x.shape[0])))
+            return ArrayTensor(lookup(array_of(x), _types(types, x.shape[0])))
         case "index_select", (x, 0, ArrayTensor() as types) if inside_kernel.get():
             return ArrayTensor(lookup(array_of(x), Types(None, types.shape[0], x.shape[0]), types.array))
+        case "index_fill", (x, 0, EndTensor() as at, value):
+            return ArrayTensor(jnp.where(_reached(array_of(x), at), jnp.asarray(value, array_of(x).dtype), array_of(x)))
         case "index_add", (x, 0, EndTensor() as at, rows):
             return _onto(x, at, array_of(rows), Fold.sum)
         case "scatter_reduce", (x, 0, EndTensor() as at, rows, fold) if not options.get("include_self", True):
@@ -140,21 +144,28 @@ def _onto(x: Tensor, at: EndTensor, rows: Array, fold: Fold) -> ArrayTensor:
         return ArrayTensor(pushed if is_zero else array_of(x) + pushed)
     if is_zero and fold is not Fold.mul:
         return ArrayTensor(pushed)
-    some = push(jnp.ones(rows.shape[:1], rows.dtype), at.end, x.shape[0]) > 0
-    return ArrayTensor(jnp.where(some.reshape(-1, *[1] * (pushed.ndim - 1)), pushed, array_of(x)))
+    return ArrayTensor(jnp.where(_reached(pushed, at), pushed, array_of(x)))
+
+
+def _reached(x: Array, at: EndTensor) -> Array:
+    """Which rows of `x` have edges, in a shape that broadcasts with `x`."""
+    count = push(jnp.ones(at.shape[0], jnp.int32), at.end, x.shape[0])
+    return (count > 0).reshape(-1, *[1] * (x.ndim - 1))
 
 
 _kept_types: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def _types(index: Tensor, count: int) -> Types:
-    """The types `index` [edges], of `count` types, the same object for the same tensor."""
+def _types(of: KnownTensor, count: int) -> Types:
+    """The types that `of` holds, of `count` types, the same object for the same tensor."""
+    index = of.known
     if index.numel() and position(index, count) is not None:
         raise range_error(index, count, what="types", of="types")
     found = _kept_types.setdefault(index, {})
-    if count not in found:
-        found[count] = Types(index, index.shape[0], count)
-    return found[count]
+    if (count, of.rows) not in found:
+        found[count, of.rows] = Types(index, index.shape[0], count, of.rows)
+    made: Types = found[count, of.rows]
+    return made
 
 
 def wrapped(value: Any) -> Any:
