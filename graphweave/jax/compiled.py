@@ -48,8 +48,7 @@ class CompiledProgram:
         """The program of `prelude` with its kernels, for edges that are arguments of a call."""
         if self.prelude is None:
             return None
-        kernels = {i: k for i, k in self.prelude.kernels.items() if isinstance(k, CppStep)}
-        return CompiledProgram(self.prelude.plan, kernels, None, self.unions)
+        return CompiledProgram(self.prelude.plan, _cpp_steps(self.prelude), None, self.unions)
 
     @property
     def text(self) -> str:
@@ -105,8 +104,9 @@ def compiled_halves(
 
 def _facts(rows: RowCounts, schedule: Schedule, known: bool) -> PassFacts:
     options = options_for("cpp", schedule=schedule)
-    # pairs of sources and types, and the union of relations, are made of edges that are known
-    choices = Choices(unseen_edits=False, compact=None if known else False, merge=known)
+    # Python folds the parts of a fused push, and no foreign call can; pairs of sources and types, and the union of
+    # relations, are made of edges that are known
+    choices = Choices(unseen_edits=False, passes="-typed-push", compact=None if known else False, merge=known)
     return PassFacts(statistics=statistics_of(dict(rows)), options=options, choices=choices)
 
 
@@ -122,6 +122,10 @@ def _ready(halves: Halves) -> list[CompiledProgram]:
             begun.add(str(one.plan.name), one.steps.all)
     begun.wait()
     return [
-        CompiledProgram(e.plan, {i: k for i, k in e.kernels.items() if isinstance(k, CppStep)}, prelude, halves.joint.unions)
+        CompiledProgram(e.plan, _cpp_steps(e), prelude, halves.joint.unions)
         for e, prelude in zip(made, preludes, strict=True)
     ]
+
+
+def _cpp_steps(of: Executable) -> dict[int, CppStep]:
+    return {i: k for i, k in of.kernels.items() if isinstance(k, CppStep)}

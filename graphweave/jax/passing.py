@@ -30,7 +30,7 @@ from graphweave.jax.importer import Rows
 from graphweave.jax.kernel_graph import graph_of_rows
 from graphweave.jax.moves import End, push
 from graphweave.jax.several import SeveralRelations
-from graphweave.jax.tensors import ArrayTensor, EndTensor, KnownTensor, array_of, known_integers
+from graphweave.jax.tensors import ArrayTensor, EndTensor, argument, array_of
 from graphweave.jax.traced_graph import TracedGraph, traced_graph
 from graphweave.tensorlike.answers import NotExpressible
 from graphweave.udf import run
@@ -174,17 +174,15 @@ def _by_kernels(
 ) -> Fields:
     """The fields that `function` computes, of `rows` each."""
     is_square = frames.src is frames.dst
-    given: list[tuple[Rows, Mapping[str, Tensor]]] = [
-        ("src", frames.src), ("dst", {} if is_square else frames.dst), ("edge", _chosen(frames.edge, ends.eids))
-    ]  # fmt: skip
-    places = [(end, name, x) for end, fields in given for name, x in fields.items()]
+    edge = _chosen(frames.edge, ends.eids)
+    given = {"src": frames.src, "dst": {} if is_square else frames.dst, "edge": edge}
+    places = [(end, name, x) for end, fields in given.items() for name, x in fields.items()]
     names: list[str] = []
 
     def plain(*arrays: Array) -> Sequence[Array]:
-        made: dict[Rows, dict[str, Tensor]] = {end: {} for end, _ in given}
+        made: dict[str, dict[str, Tensor]] = {rows: {} for rows in given}
         for (end, name, x), array in zip(places, arrays, strict=False):  # the rest are indices
-            values = known_integers(x)
-            made[end][name] = ArrayTensor(array) if values is None else KnownTensor.of(array, values, end)
+            made[end][name] = argument(x, array, end)
         dst = made["src"] if is_square else made["dst"]
         inner = Frames(made["src"], dst, made["edge"], frames.ntype, frames.etype, frames.relation)
         indices = arrays[len(places) :]
@@ -195,7 +193,7 @@ def _by_kernels(
         return [array_of(x) for x in out.values()]
 
     graph = graph_of(ends, is_square)
-    arguments = (*(end for end, _, _ in places), *graph.kinds)
+    arguments: tuple[Rows, ...] = (*(end for end, _, _ in places), *graph.kinds)
     whole = GraphFunction(plain, arguments, (rows,), graph.walked, what, COMPILERS_CHOICE)
     made = call(whole, *(array_of(x) for _, _, x in places), *graph.indices)
     return {name: ArrayTensor(x) for name, x in zip(names, made, strict=True)}

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import UNIT, Space
-from graphweave.execute.cpp_push import CppPushStep
 from graphweave.execute.cpp_segment import made_segment
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.cpp_stretch import MAX_BYTES
@@ -61,8 +60,7 @@ class GraphRun:
         }
         self._prelude = self._hoist()
         self._segments: dict[tape.RunKernels, Segment] = {}
-        kernels = code.kernels.items()
-        self._kernels = {i: k for i, k in kernels if not isinstance(k, CppPushStep)}  # whose parts Python folds
+        self._kernels = code.kernels
         self._tapes: dict[tuple[ir.Ref | None, ...], tape.Tape] = {}
         self._calls: dict[tape.RunKernels, _ForeignCall] = {}
 

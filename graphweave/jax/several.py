@@ -21,7 +21,7 @@ from graphweave.jax.graph_function import GraphFunction, shaped
 from graphweave.jax.importer import EdgeMap, GraphSpaces, IndexOf, Rows
 from graphweave.jax.kernel_graph import KernelGraph
 from graphweave.jax.moves import End
-from graphweave.jax.tensors import ArrayTensor, EndTensor, KnownTensor, array_of, known_integers
+from graphweave.jax.tensors import ArrayTensor, EndTensor, argument, array_of
 from graphweave.tensorlike.answers import NotExpressible
 from graphweave.udf.run import Results
 
@@ -48,7 +48,7 @@ class SeveralRelations:
         names: list[tuple[str, str]] = []
 
         def plain(*arrays: Array) -> Sequence[Array]:
-            made = iter([_argument(x, a, rows) for (rows, x), a in zip(given, arrays, strict=False)])
+            made = iter([argument(x, a, rows) for (rows, x), a in zip(given, arrays, strict=False)])
             ends = dict(zip((end for end, _ in traced), arrays[len(given) :], strict=True))
             graph = self._inner(made, ends)
             own = [dict(zip(each, made, strict=False)) for each in inputs]
@@ -105,8 +105,9 @@ class SeveralRelations:
 
     def _walked(self) -> KernelGraph:
         """The graph as programs know it, the same one for the same index tensors and sizes."""
-        key = tuple(self._identity(key) for key in self._numbers), tuple(
-            frame.num_rows for frame in self._graph.node_frames.values()
+        key = (
+            tuple(self._identity(key) for key in self._numbers),
+            tuple(frame.num_rows for frame in self._graph.node_frames.values()),
         )
         if key not in _graphs:
             known = {end: index for end, index in self._ends() if not isinstance(index, ArrayTensor)}
@@ -142,11 +143,6 @@ _graphs: OrderedDict[Hashable, KernelGraph] = OrderedDict()
 def _ends_of(number: int, relation: Relation) -> Iterator[tuple[End, Tensor]]:
     yield f"src{number}", relation.src
     yield f"dst{number}", relation.dst
-
-
-def _argument(x: Tensor, array: Array, rows: str) -> Tensor:
-    known = known_integers(x)
-    return ArrayTensor(array) if known is None else KnownTensor.of(array, known, rows)
 
 
 def _dtype(index: Tensor) -> DType:

@@ -202,6 +202,13 @@ def known_integers(x: Tensor) -> Tensor | None:
     return None if isinstance(x.array, jax.core.Tracer) else torch.from_numpy(np.array(x.array))
 
 
+def argument(x: Tensor, array: Array, rows: str) -> ArrayTensor:
+    """`array`, an argument of a kernel with a row for each of `rows`, in the place of `x`, whose numbers stay known if
+    they are integers that JAX does not trace."""
+    known = known_integers(x)
+    return ArrayTensor(array) if known is None else KnownTensor.of(array, known, rows)
+
+
 def _arrays(value: Any) -> Any:
     return pytree.tree_map_only(Tensor, _operand, value)
 
