@@ -65,7 +65,7 @@ class ArrayTensor(Tensor):
     def __torch_function__(cls, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         whole = WHOLE.get(func.__name__)
         if whole is not None:
-            return ArrayTensor(whole(*_arrays(args), **_arrays(kwargs or {})))
+            return pytree.tree_map(ArrayTensor, whole(*_arrays(args), **_arrays(kwargs or {})))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
