@@ -112,9 +112,9 @@ def multi_update_all(
 
 
 def _received(
-    graph: Structure, etype_dict: ByRelation[Sequence[Any]], cross_reducer: CrossReducer
+    graph: Structure, etype_dict: ByRelation[Sequence[Callable[..., Mapping[str, Tensor]]]], cross_reducer: CrossReducer
 ) -> dict[str, dict[str, Tensor]]:
-    """What `multi_update_all` gives to nodes, by type and field."""
+    """The fields that `multi_update_all` gives to nodes, by type."""
     found: dict[str, dict[str, list[tuple[Tensor, Tensor | None]]]] = {}
     for etype, functions in etype_dict.items():
         ends, frames = ends_of(graph, etype), _around(graph, etype)

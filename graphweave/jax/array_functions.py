@@ -237,9 +237,9 @@ FUNCTIONS: Mapping[str, ArrayFunction] = {
 """Operator -> its meaning on arrays."""
 
 WHOLE: Mapping[str, ArrayFunction] = {
-    "matmul": jnp.matmul, "__matmul__": jnp.matmul, "einsum": jnp.einsum, "lstm": lstm, "gru": gru,
-    "lstm_cell": lstm_cell, "gru_cell": gru_cell,
-}  # fmt: skip
+    **{"matmul": jnp.matmul, "__matmul__": jnp.matmul, "einsum": jnp.einsum},
+    **{"lstm": lstm, "gru": gru, "lstm_cell": lstm_cell, "gru_cell": gru_cell},
+}
 """Functions that PyTorch would take apart into products of matrices, whose shapes mix rows with features, or into
 writes."""
 

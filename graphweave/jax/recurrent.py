@@ -23,9 +23,16 @@ Step: TypeAlias = Callable[[State, Array], State]
 
 
 def lstm(
-    x: Array, state: Sequence[Array], weights: Sequence[Array], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    state: Sequence[Array],
+    weights: Sequence[Array],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Array, ...]:
     """`torch._VF.lstm` of [rows, steps, features] with `batch_first`, or [steps, rows, features]: the outputs, and the
     last h and c of each layer and direction."""
     layers = _Layers(weights, has_biases, num_layers, dropout if train else 0, bidirectional)
@@ -33,9 +40,16 @@ def lstm(
 
 
 def gru(
-    x: Array, state: Array, weights: Sequence[Array], has_biases: bool, num_layers: int, dropout: float, train: bool,
-    bidirectional: bool, batch_first: bool,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    state: Array,
+    weights: Sequence[Array],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Array, ...]:
     """`torch._VF.gru`, as `lstm`: the outputs and the last h."""
     layers = _Layers(weights, has_biases, num_layers, dropout if train else 0, bidirectional)
     return layers.run(x, (state,), _gru_step, batch_first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
 
 import jax
 from jax import Array
@@ -39,7 +39,10 @@ class SeveralRelations:
         self._numbers = {key: i for i, key in enumerate(graph.relations)}
 
     def call(
-        self, function: Callable[..., Results], inputs: Sequence[Mapping[str, Tensor]], inside: Callable[[], Any]
+        self,
+        function: Callable[..., Results],
+        inputs: Sequence[Mapping[str, Tensor]],
+        inside: Callable[[], AbstractContextManager[None]],
     ) -> Results:
         """`function(graph, *inputs)` by kernels. It is traced within `inside()`. DataError or NotExpressible for what
         one program cannot express."""

@@ -127,12 +127,12 @@ def _concatenate(values: Values, *xs: Value, dimension: int, **params: Any) -> V
     return Value(values.add(ir.Concat(parts, at)), tuple(shape), rows, spread)
 
 
-def _stack(values: Values, *xs: Value, axis: int, **params: Any) -> Value:
+def _stack(values: Values, *xs: Value, axis: int, **params: object) -> Value:
     at = axis % (len(xs[0].shape) + 1)
     return _concatenate(values, *(_expand_dims(values, x, dimensions=[at]) for x in xs), dimension=at)
 
 
-def _unstack(values: Values, x: Value, *, axis: int, **params: Any) -> list[Value]:
+def _unstack(values: Values, x: Value, *, axis: int, **params: object) -> list[Value]:
     parts = (sliced(values, x, axis, i, i + 1) for i in range(x.shape[axis]))
     return [_squeeze(values, part, dimensions=[axis]) for part in parts]
 

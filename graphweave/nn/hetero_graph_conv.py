@@ -68,7 +68,7 @@ class HeteroGraphConv(nn.Module):
         if not isinstance(inputs, tuple) and getattr(g, "is_block", False):
             dst = {t: x[: g.num_dst_nodes(t)] for t, x in inputs.items() if t in g.dsttypes}
 
-        def received(g: Graph, src: Mapping[str, Tensor], dst: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+        def received(g: Graph, src: Mapping[str, Tensor], dst: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
             found: dict[str, list[Tensor]] = {}
             for key in g.canonical_etypes:
                 layer = self._layer(key)

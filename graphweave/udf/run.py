@@ -152,7 +152,7 @@ def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> di
     return shared(_key("nodes", (function,), data), node_results, rows, frames, data, function)
 
 
-def on_relations(function: Callable[..., Results], graph: Any, *inputs: Mapping[str, Tensor]) -> Results:
+def on_relations(function: Callable[..., Results], graph: object, *inputs: Mapping[str, Tensor]) -> Results:
     """`function(graph, *inputs)`, in which messages pass along relations of a graph, as one program where another
     library asks for it. `Host.on_relations` says what it takes and gives."""
     other = None if is_plain() else host.get()
