@@ -7,7 +7,7 @@ is what a user of jraph writes: rows gathered by index, messages, `segment_sum` 
 gradient of the sum of squares with respect to the input and all weights, in float32. XLA uses as many threads as the
 process may (taskset).
 
-Cases of "new edges" have edges as arguments, which come in another order in each step, so that formats are made in each.
+Cases of "new edges" have edges as arguments. These come in another order in each step, which makes formats anew.
 """
 
 from __future__ import annotations
