@@ -7,7 +7,6 @@ backward, and of calls that come again with the same edges, share what is made o
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeAlias
@@ -16,6 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from graphweave.core import locks
 from graphweave.core.errors import IndexRangeError
 from graphweave.jax.native import CallTable, native_library
 from graphweave.runtime.index_records import own_memory
@@ -105,7 +105,7 @@ class ServedTable(CallTable):
 
 _tables: WeakValueDictionary[int, ServedTable] = WeakValueDictionary()
 
-_lock = threading.Lock()
+_lock = locks.lock()
 """Held while one of the caches of this file is read or changed: XLA calls from threads of its own."""
 
 
