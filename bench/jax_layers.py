@@ -6,10 +6,13 @@ GCN, GraphSAGE (mean), GIN and GAT run on R-MAT. For graphweave they are the lay
 is what a user of jraph writes: rows gathered by index, messages, `segment_sum` and its relatives. The step is the
 gradient of the sum of squares with respect to the input and all weights, in float32. XLA uses as many threads as the
 process may (taskset).
+
+Cases of "new edges" have edges as arguments. These come in another order in each step, which makes formats anew.
 """
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -74,23 +77,25 @@ LAYERS: dict[str, tuple[Callable[[int], torch.nn.Module], Callable[..., Any]]] =
 }
 
 
-def build(name: str, nodes: int, edges: int, width: int) -> Peers:
+def build(name: str, renewed: bool, nodes: int, edges: int, width: int) -> Peers:
     src, dst = (end.numpy() for end in rmat(nodes, edges, 0))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(nodes, width)), jnp.float32)
     make, written = LAYERS[name]
     layer, graph = gj.Layer(make(width)), gj.graph((src, dst), nodes)
     parameters = layer.init(jax.random.key(0))
-    ends = jnp.asarray(src), jnp.asarray(dst), nodes
+    ends = jnp.asarray(src), jnp.asarray(dst)
 
-    def ours(p: Any, x: Any) -> Any:
-        return (layer.apply(p, graph, x) ** 2).sum()
+    def ours(p: Any, x: Any, shift: Any) -> Any:
+        g = gj.graph([jnp.roll(end, shift) for end in ends], nodes) if renewed else graph
+        return (layer.apply(p, g, x) ** 2).sum()
 
-    def segments(p: Any, x: Any) -> Any:
-        return (written(p, ends, x) ** 2).sum()
+    def segments(p: Any, x: Any, shift: Any) -> Any:
+        src, dst = (jnp.roll(end, shift) for end in ends) if renewed else ends
+        return (written(p, (src, dst, nodes), x) ** 2).sum()
 
     def prepare(function: Callable[..., Any]) -> Step:
-        compiled = jax.jit(jax.grad(function, (0, 1)))
-        return lambda: jax.tree.map(np.asarray, jax.block_until_ready(compiled(parameters, x)))
+        compiled, shifts = jax.jit(jax.grad(function, (0, 1))), itertools.count()
+        return lambda: jax.tree.map(np.asarray, jax.block_until_ready(compiled(parameters, x, next(shifts))))
 
     return {"graphweave": partial(prepare, ours), "segment_sum": partial(prepare, segments)}
 
@@ -99,9 +104,9 @@ def cases(options: Namespace) -> Iterator[Case]:
     sizes = {name: getattr(options, name) for name in SIZES}
     check = Check(TOLERANCE, "segment_sum")
     small = {"nodes": 100, "edges": 500}
-    for name in LAYERS:
-        title = f"{name}, {options.edges} edges"
-        yield Case(title, partial(build, name), ("graphweave", "segment_sum"), check, sizes, small)
+    for name, renewed in itertools.product(LAYERS, (False, True)):
+        title = f"{name}, {options.edges} {'new ' if renewed else ''}edges"
+        yield Case(title, partial(build, name, renewed), ("graphweave", "segment_sum"), check, sizes, small)
 
 
 SIZES = {"nodes": 100_000, "edges": 1_000_000, "width": 32}

@@ -32,6 +32,7 @@ COUNTERS: dict[str, str] = {
     "parts_unfolded": "graphs whose equal parts were traced one by one after all",
     "graph_breaks": "graph breaks reported by capture",
     "bucketed_reductions": "reduce functions run once for each number of messages, not being expressible at once",
+    "relations_apart": "calls on several relations in JAX that ran relation by relation, not being one program",
     "cuda_graph_captures": "calls of compiled programs captured as CUDA graphs",
     "cuda_graph_replays": "calls of compiled programs that replayed a CUDA graph",
     "cuda_graph_skips": "calls that ran as they are though CUDA graphs were asked for, since they cannot be captured",

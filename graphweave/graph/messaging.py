@@ -104,6 +104,17 @@ def multi_update_all(
     tensors. With "max" and "min", a relation that is itself reduced by the built-in max or min is left out at nodes to
     which it sends nothing. Nodes that receive nothing from any relation get 0.
     """
+    found = run.on_relations(lambda g: _received(g, etype_dict, cross_reducer), graph)
+    for ntype, fields in found.items():
+        graph.node_frame(ntype).update(fields)
+        if apply_node_func is not None:
+            apply_nodes(graph, apply_node_func, ntype=ntype)
+
+
+def _received(
+    graph: Structure, etype_dict: ByRelation[Sequence[Callable[..., Mapping[str, Tensor]]]], cross_reducer: CrossReducer
+) -> dict[str, dict[str, Tensor]]:
+    """The fields that `multi_update_all` gives to nodes, by type."""
     found: dict[str, dict[str, list[tuple[Tensor, Tensor | None]]]] = {}
     for etype, functions in etype_dict.items():
         ends, frames = ends_of(graph, etype), _around(graph, etype)
@@ -111,13 +122,12 @@ def multi_update_all(
         arrived = mask_of_rows(ends.dst_rows, ends.dst) if _is_extreme(functions[1]) else None
         for name, x in run.update_all(ends, frames, *functions).items():
             fields.setdefault(name, []).append((x, arrived))
-    for ntype, fields in found.items():
-        frame = graph.node_frame(ntype)
-        frame.update(
-            {name: across_types([x for x, _ in xs], cross_reducer, [a for _, a in xs]) for name, xs in fields.items()}
-        )
-        if apply_node_func is not None:
-            apply_nodes(graph, apply_node_func, ntype=ntype)
+    return {
+        ntype: {
+            name: across_types([x for x, _ in xs], cross_reducer, [a for _, a in xs]) for name, xs in fields.items()
+        }
+        for ntype, fields in found.items()
+    }
 
 
 def _is_extreme(reduce_func: NodeFunction) -> bool:

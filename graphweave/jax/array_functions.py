@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from jax import Array
 
+from graphweave.jax.recurrent import gru, gru_cell, lstm, lstm_cell
+
 ArrayFunction: TypeAlias = Callable[..., Any]
 
 DTYPES: Mapping[torch.dtype, Any] = {
@@ -128,6 +130,12 @@ def _index(x: Array, indices: Sequence[Array | None]) -> Array:
     return x[tuple(slice(None) if i is None else i for i in indices)]
 
 
+def _constant_pad_nd(x: Array, sizes: Sequence[int], value: float = 0) -> Array:
+    pairs = list(zip(sizes[::2], sizes[1::2], strict=True))  # of the last dim first
+    every = [*[(0, 0)] * (x.ndim - len(pairs)), *reversed(pairs)]
+    return jax.lax.pad(x, jnp.asarray(value, x.dtype), [(low, high, 0) for low, high in every])
+
+
 def _index_select(x: Array, dim: int, index: Array) -> Array:
     return jnp.take(x, index, axis=dim)
 
@@ -213,8 +221,10 @@ FUNCTIONS: Mapping[str, ArrayFunction] = {
     "slice": _slice, "select": lambda x, dim, i: jnp.take(x, i, axis=dim), "split": lambda x, size, dim=0: _split(
         x, [min(size, x.shape[dim] - at) for at in range(0, max(x.shape[dim], 1), max(size, 1))], dim
     ),
-    "split_with_sizes": _split, "unbind": lambda x, dim=0: [jnp.take(x, i, axis=dim) for i in range(x.shape[dim])],
+    "split_with_sizes": _split,
+    "unbind": lambda x, dim=0: [jnp.take(x, i, axis=dim) for i in range(x.shape[dim])],
     "cat": lambda xs, dim=0: jnp.concatenate(xs, axis=dim), "stack": lambda xs, dim=0: jnp.stack(xs, axis=dim),
+    "constant_pad_nd": _constant_pad_nd,
     # rows
     "index_select": _index_select, "index": _index, "index_add": _index_add, "index_copy": _index_copy,
     "index_fill": _index_fill, "scatter_reduce": _scatter_reduce,
@@ -226,8 +236,12 @@ FUNCTIONS: Mapping[str, ArrayFunction] = {
 }  # fmt: skip
 """Operator -> its meaning on arrays."""
 
-WHOLE: Mapping[str, ArrayFunction] = {"matmul": jnp.matmul, "__matmul__": jnp.matmul, "einsum": jnp.einsum}
-"""Functions that PyTorch would take apart into products of matrices, whose shapes mix rows with features."""
+WHOLE: Mapping[str, ArrayFunction] = {
+    **{"matmul": jnp.matmul, "__matmul__": jnp.matmul, "einsum": jnp.einsum},
+    **{"lstm": lstm, "gru": gru, "lstm_cell": lstm_cell, "gru_cell": gru_cell},
+}
+"""Functions that PyTorch would take apart into products of matrices, whose shapes mix rows with features, or into
+writes."""
 
 
 def _ones(x: Array, dims: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
 from torch import Tensor
 
+from graphweave.core.errors import DataError
+from graphweave.core.homogeneous import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
 from graphweave.graph import batch as batches
 from graphweave.graph import build, readout
+from graphweave.graph.assemble import assemble
 from graphweave.graph.frame import Frame, TypedFrames
 from graphweave.graph.graph import Graph as TensorGraph
-from graphweave.graph.relation import CanonicalEtype
+from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import LocalScope
 from graphweave.graph.views import EdgeView, NodeView, RowsView
-from graphweave.jax.graph_forms import known
+from graphweave.jax.graph_forms import is_traced, known
 from graphweave.jax.passing import hosted
 from graphweave.jax.tensors import ArrayTensor, array_of, stored, unwrapped, wrapped
+from graphweave.jax.traced_graph import traced_graph
 from graphweave.jax.user_functions import EdgeFunction, NodeFunction, on_edges, on_nodes
+
+T = TypeVar("T")
 
 Etype: TypeAlias = str | CanonicalEtype | None
 """A relation, by name or whole. None is the only one."""
@@ -41,6 +48,9 @@ class ArrayGraph:
     walk formats that are made of them once. They are the static part, and two graphs have the same if one has been made
     of the other by setting fields, or by JAX. Integers that are set as arrays of NumPy, types of edges for instance,
     are part of it as well. A function that sets fields of a traced graph should return them, or the graph.
+
+    **Edges as data.** Edges that are made of traced arrays, or with `traced=True`, are leaves, too: a function is
+    compiled once for all graphs of one shape, and formats are made in each call.
     """
 
     def __init__(self, tensors: TensorGraph) -> None:
@@ -132,15 +142,45 @@ class ArrayGraph:
 # ---------------------------------------------------------------- making graphs
 
 
-def graph(data: object, num_nodes: int | None = None) -> ArrayGraph:
+def graph(data: object, num_nodes: int | None = None, *, traced: bool = False) -> ArrayGraph:
     """`graphweave.graph`: a homogeneous graph of a pair (sources, destinations) of index arrays, or an edge_index [2,
-    edges], which JAX must not trace. They are copied."""
+    edges]. They are copied. Arrays that JAX traces need `num_nodes`. With `traced`, edges are data for JAX in any
+    case."""
+    if traced or _are_traced(data):
+        key = HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE
+        return _of_traced({key: data}, {HOMOGENEOUS_NTYPE: _given("num_nodes", num_nodes)})
     return ArrayGraph(build.graph(_ends("data", data), num_nodes))
 
 
-def heterograph(data: Mapping[CanonicalEtype, object], num_nodes: Mapping[str, int] | None = None) -> ArrayGraph:
-    """`graphweave.heterograph`: a graph of several relations, (source type, name, destination type) -> edges."""
+def heterograph(
+    data: Mapping[CanonicalEtype, object], num_nodes: Mapping[str, int] | None = None, *, traced: bool = False
+) -> ArrayGraph:
+    """`graphweave.heterograph`: a graph of several relations, (source type, name, destination type) -> edges. `traced`
+    as in `graph`, for the edges of all relations."""
+    if traced or any(map(_are_traced, data.values())):
+        return _of_traced(data, _given("num_nodes", num_nodes))
     return ArrayGraph(build.heterograph({key: _ends(str(key), ends) for key, ends in data.items()}, num_nodes))
+
+
+def _are_traced(data: Any) -> bool:
+    return is_traced(data) or any(map(is_traced, data))
+
+
+def _given(name: str, num_nodes: T | None) -> T:
+    if num_nodes is None:
+        raise DataError(
+            f"{name} must be given where edges are data for JAX (got None): the largest index is not known. Pass it."
+        )
+    return num_nodes
+
+
+def _of_traced(data: Mapping[CanonicalEtype, Any], num_nodes: Mapping[str, int]) -> ArrayGraph:
+    relations = {}
+    for key in sorted(data):
+        src, dst = map(jnp.asarray, data[key])
+        ends = traced_graph(src, dst, num_nodes[key[0]], num_nodes[key[2]])
+        relations[key] = Relation(*key, ArrayTensor(ends.src), ArrayTensor(ends.dst))
+    return ArrayGraph(assemble(TensorGraph, dict(sorted(num_nodes.items())), relations))
 
 
 def batch(graphs: Sequence[ArrayGraph]) -> ArrayGraph:
@@ -270,7 +310,9 @@ class _KnownParts:
     structure: TensorGraph
     identity: tuple[Any, ...]
     places: tuple[tuple[int, str], ...]
-    """Frame and name of each leaf."""
+    """Frame and name of each leaf that is a field."""
+    traced: tuple[CanonicalEtype, ...]
+    """The relations whose edges are leaves, two each, which come first."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _KnownParts) and (self.identity, self.places) == (other.identity, other.places)
@@ -281,6 +323,14 @@ class _KnownParts:
 
 def _flatten(g: ArrayGraph) -> tuple[list[Array], _KnownParts]:
     leaves, places, fixed = [], [], []
+    structure = g.tensors.local_var()
+    traced = tuple(key for key, r in g.tensors.relations.items() if isinstance(r.src, ArrayTensor))
+    for key in traced:
+        r = structure.relations[key]
+        leaves += [array_of(r.src), array_of(r.dst)]
+        shape = torch.empty(r.num_edges, 0, dtype=torch.uint8, device="cpu")
+        structure.relations[key] = Relation(*key, shape, shape)
+        structure.edge_frames[key] = structure.edge_frames[key].map(lambda x: x, shape)
     for i, frame in enumerate(_frames(g.tensors)):
         for name in sorted(frame):
             x = frame._fields[name]
@@ -289,20 +339,27 @@ def _flatten(g: ArrayGraph) -> tuple[list[Array], _KnownParts]:
             else:
                 leaves.append(unwrapped(x))
                 places.append((i, name))
-    structure = g.tensors.local_var()
     _drop_arrays(structure)
-    relations = tuple((key, id(r.src), id(r.dst)) for key, r in g.tensors.relations.items())
+    relations = tuple(
+        (key, r.num_edges) if key in traced else (key, id(r.src), id(r.dst)) for key, r in g.tensors.relations.items()
+    )
     sizes = tuple((ntype, frame.num_rows) for ntype, frame in g.tensors.node_frames.items())
     counts = id(g.tensors.batch_counts)
-    return leaves, _KnownParts(structure, (relations, sizes, counts, tuple(fixed)), tuple(places))
+    return leaves, _KnownParts(structure, (relations, sizes, counts, tuple(fixed)), tuple(places), traced)
 
 
 def _unflatten(static: _KnownParts, leaves: Sequence[Any]) -> ArrayGraph:
     g = static.structure.local_var()
-    frames = _frames(g)
-    for (i, name), leaf in zip(static.places, leaves, strict=True):
-        frames[i]._fields[name] = ArrayTensor(leaf) if isinstance(leaf, Array) else leaf  # JAX passes other objects
+    frames, rest = _frames(g), iter(leaves)
+    for key in static.traced:
+        g.relations[key] = Relation(*key, *(_tensor(next(rest)) for _ in ("src", "dst")))
+    for (i, name), leaf in zip(static.places, rest, strict=True):
+        frames[i]._fields[name] = _tensor(leaf)
     return ArrayGraph(g)
+
+
+def _tensor(leaf: object) -> Any:
+    return ArrayTensor(leaf) if isinstance(leaf, Array) else leaf  # JAX passes other objects
 
 
 def _frames(g: TensorGraph) -> list[Frame]:

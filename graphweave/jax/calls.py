@@ -45,6 +45,12 @@ def evaluate(program: ir.Program, ref: ir.Ref, given: Callable[[ir.Ref], Array],
             assert isinstance(t, ir.Type)
             parts = [_on(given(x), _type(program, x), t.space, rows) for x in xs]
             return jnp.concatenate(parts, dim + _lead(t.space))
+        case ir.Join(xs):
+            return jnp.concatenate([_with_rows(given(x), _type(program, x)) for x in xs])
+        case ir.Part(x, of, at):
+            counts = [1 if s == UNIT else rows[s] for s in of]
+            part = jax.lax.slice_in_dim(given(x), sum(counts[:at]), sum(counts[: at + 1]))
+            return part[0] if of[at] == UNIT else part
         case ir.MatMul(x, w, None):
             return _product(given(x), given(w))
         case ir.AddMatMul(a, x, w, None):
@@ -116,6 +122,10 @@ def _product(x: Array, w: Array) -> Array:
 
 def _on(x: Array, t: ir.Type, space: Space, rows: Mapping[Space, int]) -> Array:
     return x if t.space == space else jnp.broadcast_to(x, (rows[space], *t.shape))
+
+
+def _with_rows(x: Array, t: ir.Type) -> Array:
+    return x[None] if t.space == UNIT else x
 
 
 def _sizes(t: ir.Type, rows: Mapping[Space, int]) -> tuple[int, ...]:

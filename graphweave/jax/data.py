@@ -12,12 +12,12 @@ from graphweave.core.edge_functions import EdgeFunction, Features, fields_of, wi
 from graphweave.core.errors import DataError
 from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.jax.differentiable import call
-from graphweave.jax.fixed_graph import FixedGraph, fixed_graph
+from graphweave.jax.fixed_graph import graph_in_any_form
 from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows, import_jaxpr
 from graphweave.jax.moves import pull
 
-_ENDS: tuple[Literal["src", "dst", "edge"], ...] = ("src", "dst", "edge")
+_ENDS = ("src", "dst", "edge")
 
 
 class EdgeData:
@@ -27,7 +27,7 @@ class EdgeData:
         """DataError names the argument that does not fit."""
         self._given: dict[Rows, Features] = {"src": src, "dst": dst, "edge": edge}
         rows: dict[Rows, int | None] = {end: _rows(end, self._given[end]) for end in _ENDS}
-        self.graph: FixedGraph = fixed_graph(graph, rows, num_dst)
+        self.graph = graph_in_any_form(graph, rows, num_dst)
         counts = {"src": self.graph.num_src, "dst": self.graph.num_dst, "edge": self.graph.num_edges}
         for end in _ENDS:
             for field, x in fields_of(self._given[end]):
@@ -52,7 +52,7 @@ class EdgeData:
         whole = closed.jaxpr.replace(invars=[*closed.jaxpr.invars, *closed.jaxpr.constvars], constvars=[])
         arguments: list[Rows] = ["edge"] * len(self.arrays)
         arguments += ["unit"] * len(closed.consts)
-        import_jaxpr(whole, arguments, ("edge",), self.graph.frame, what=what, row_wise=True)
+        import_jaxpr(whole, arguments, ("edge",), self.graph.walked.frame, what=what, row_wise=True)
 
         def on_edges(*xs: Any) -> Any:
             pairs = zip(xs, self.kinds, strict=True)
@@ -64,8 +64,8 @@ class EdgeData:
     def called(self, what: str, plain: Callable[..., Any], rows: Rows, schedule: Schedule | Literal["auto"]) -> Any:
         """The results of `plain` on `arrays`, by kernels. Dim 0 of a result counts `rows`."""
         chosen = COMPILERS_CHOICE if isinstance(schedule, str) else schedule
-        kinds = self.kinds
-        spaces = [self.graph.frame.spaces[kind] for kind in kinds]
+        graph, kinds = self.graph.walked, self.kinds
+        spaces = [graph.frame.spaces[kind] for kind in kinds]
         same = [(id(x), space) for x, space in zip(self.arrays, spaces, strict=True)]
         places = list(dict.fromkeys(same))  # an array that is given twice is one argument
 
@@ -73,8 +73,9 @@ class EdgeData:
             return [plain(*(xs[places.index(key)] for key in same))]
 
         first = [same.index(key) for key in places]
-        function = GraphFunction(of_arrays, tuple(kinds[i] for i in first), (rows,), self.graph, what, chosen)
-        return call(function, *(self.arrays[i] for i in first))[0]
+        arguments = (*(kinds[i] for i in first), *self.graph.kinds)
+        function = GraphFunction(of_arrays, arguments, (rows,), graph, what, chosen)
+        return call(function, *(self.arrays[i] for i in first), *self.graph.indices)[0]
 
     def _arguments(self, rows: Sequence[Any]) -> list[Features]:
         left = list(rows)

@@ -21,7 +21,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from graphweave.jax.graph_function import GraphFunction, imported, shaped
 from graphweave.jax.halves import GraphHalves
-from graphweave.jax.importer import Rows, needed_by
+from graphweave.jax.importer import IndexOf, Rows, needed_by
 from graphweave.jax.tables import with_tables
 
 
@@ -43,7 +43,7 @@ def call(function: GraphFunction, *args: Array) -> list[Array]:
     shared: list[Rows] = ["unit"] * len(closed.consts)
     rows = [*function.arguments, *kinds, *shared]
     variables = [*jaxpr.invars, *jaxpr.constvars]
-    own = [i for i, v in enumerate(variables) if v in needed]
+    own = [i for i, v in enumerate(variables) if v in needed or isinstance(rows[i], IndexOf)]
     eqns = [e for e in jaxpr.eqns if not needed.isdisjoint(e.outvars)]
     whole = jaxpr.replace(invars=[variables[i] for i in own], constvars=[], eqns=eqns)
 
@@ -114,7 +114,7 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Array) -> list[Array]
 
 def _with_batches(function: GraphFunction, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
     """`run`, of which `vmap` is a call of `function` with the batch among the features: one walk along the edges for
-    all of its elements.
+    all of its elements. A batch of edges is one of graphs, which are walked one after the other.
 
     `run` takes the arguments of `function` and then what a forward has saved, and gives its results and then what a
     backward needs. In a batch nothing is saved: a batched forward gives zeros, which a batched backward does not read.
@@ -128,6 +128,8 @@ def _with_batches(function: GraphFunction, run: Callable[..., list[Array]]) -> C
     @f.def_vmap
     def rule(size: int, batched: Sequence[bool], *xs: Array) -> tuple[list[Array], list[bool]]:
         given = list(zip(xs, batched, strict=True))
+        if any(b and isinstance(kind, IndexOf) for b, kind in zip(batched, function.arguments, strict=False)):
+            return _one_by_one(run, xs, batched)
         assert any(batched[:own]), "what is saved is never a batch alone"
         rows = [_is_rows(kind) for kind in function.arguments]
         moved = [jnp.moveaxis(x, 0, 1) if b and r else x for (x, b), r in zip(given[:own], rows, strict=True)]
@@ -138,6 +140,17 @@ def _with_batches(function: GraphFunction, run: Callable[..., list[Array]]) -> C
         return [*made, *kept], [True] * results + [False] * len(kept)
 
     return f
+
+
+def _one_by_one(
+    run: Callable[..., list[Array]], xs: Sequence[Array], batched: Sequence[bool]
+) -> tuple[list[Array], list[bool]]:
+    def of_element(own: Sequence[Array]) -> list[Array]:
+        rest = iter(own)
+        return run(*(next(rest) if b else x for x, b in zip(xs, batched, strict=True)))
+
+    made = jax.lax.map(of_element, [x for x, b in zip(xs, batched, strict=True) if b])
+    return made, [True] * len(made)
 
 
 def _is_rows(rows: Rows) -> bool:

@@ -1,33 +1,29 @@
-"""Graphs whose index tensors are known when JAX traces, in the forms in which users have them."""
+"""Graphs whose index tensors are known when JAX traces, and the graph of each form in which users have theirs."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import Array
 from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
-from graphweave.core.schedule import Schedule
-from graphweave.core.types import DType, Space
+from graphweave.core.types import DType
 from graphweave.graph.structure import Structure
-from graphweave.ir.message.nodes import Input, Ref
-from graphweave.jax.compiled import CompiledProgram, compiled, compiled_halves
-from graphweave.jax.graph_forms import SizedEdges, known
-from graphweave.jax.importer import GraphSpaces, ImportedTrace, Rows
-from graphweave.jax.run import GraphRun
-from graphweave.runtime.index import INT32_MAX
+from graphweave.jax.graph_forms import SizedEdges, is_traced, known
+from graphweave.jax.importer import IndexOf, Rows
+from graphweave.jax.kernel_graph import KernelGraph, spaces_of
+from graphweave.jax.traced_graph import TracedGraph, traced_graph
 
 _MOST_GRAPHS = 16
 """At most this many graphs that are given as arrays are remembered with their formats, those used last."""
-
-_MOST_RUNS = 128
-"""A graph remembers at most this many programs, those used last."""
 
 _FORMS = (
     "a graphweave.jax.FixedGraph, a graphweave.Graph, an edge_index [2, num_edges], a pair (src, dst) of arrays, a"
@@ -35,7 +31,7 @@ _FORMS = (
 )
 
 
-class FixedGraph:
+class FixedGraph(KernelGraph):
     """Edges src[e] -> dst[e] from `num_src` sources to `num_dst` destinations, for functions of JAX.
 
     `src`, `dst` [edges]: int32 or int64, arrays of NumPy or JAX, or tensors; copied, so that later edits change
@@ -64,15 +60,22 @@ class FixedGraph:
             )
         if self._src.dtype != self._dst.dtype:
             self._src, self._dst = self._src.long(), self._dst.long()
-        if max(self.num_edges, self.num_src, self.num_dst) > INT32_MAX:
-            raise DataError(
-                f"expected at most {INT32_MAX} rows and edges (got {self.num_edges} edges). Partition the graph."
-            )
-        self._runs: OrderedDict[Hashable, Any] = OrderedDict()
+        index = DType.i64 if self._src.dtype is torch.int64 else DType.i32
+        frame = spaces_of(self.num_src, None if self.square else self.num_dst, self.num_edges, index)
+        super().__init__(frame, {"src": self._src, "dst": self._dst})
+
+    kinds: tuple[IndexOf, ...] = ()
+    indices: tuple[Array, ...] = ()
+    """A program has no arguments for its edges, unlike those of a `TracedGraph`."""
 
     @property
     def num_edges(self) -> int:
         return len(self._src)
+
+    @property
+    def walked(self) -> KernelGraph:
+        """The graph as programs know it."""
+        return self
 
     @property
     def destinations(self) -> Tensor:
@@ -82,67 +85,11 @@ class FixedGraph:
     def __repr__(self) -> str:
         return f"FixedGraph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
 
-    @property
-    def frame(self) -> GraphSpaces:
-        """Its spaces, as programs have them."""
-        edges, sources = Space("edges"), Space("nodes" if self.square else "sources")
-        destinations = sources if self.square else Space("destinations")
-        spaces: dict[Rows, Space] = {"src": sources, "dst": destinations, "edge": edges}
-        rows = {sources: self.num_src, destinations: self.num_dst, edges: self.num_edges}
-        return GraphSpaces(spaces, rows, DType.i64 if self._src.dtype is torch.int64 else DType.i32)
 
-    def run(self, trace: ImportedTrace, schedule: Schedule) -> GraphRun:
-        """The program of `trace` with its kernels on this graph. They run on as many threads as the schedule says, or
-        as PyTorch uses when they are made."""
-
-        def make() -> GraphRun:
-            code = compiled(trace.program, trace.rows, schedule)
-            return self._run(trace, code)
-
-        made: GraphRun = self._with_kernels((trace.program, schedule), trace, make)
-        return made
-
-    def halves(
-        self, trace: ImportedTrace, num_forward: int, tangents: frozenset[str], schedule: Schedule
-    ) -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
-        """Forward and backward of a joint program (`compiled.compiled_halves`), and the values that the forward gives
-        to the backward, each with the name of the backward's input. Arguments that both have are none of these, and
-        the backward has what depends on the graph alone."""
-
-        def make() -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
-            code = compiled_halves(trace.program, num_forward, tangents, trace.rows, schedule)
-            forward = self._run(trace, code.forward)
-            known = {name: forward.fixed[r] for r, name in code.saved if r in forward.fixed}
-            inputs = {r for r, n in enumerate(forward.program.nodes) if isinstance(n, Input)}
-            saved = {r: name for r, name in code.saved if name not in known and r not in inputs}
-            return forward, self._run(trace, code.backward, known), saved
-
-        found: tuple[GraphRun, GraphRun, dict[Ref, str]]
-        found = self._with_kernels((trace.program, num_forward, tangents, schedule), trace, make)
-        return found
-
-    def _run(self, trace: ImportedTrace, code: CompiledProgram, known: Mapping[str, Tensor] | None = None) -> GraphRun:
-        fixed = {"src": self._src, "dst": self._dst, **trace.types, **(known or {})}
-        return GraphRun(code, dict(trace.rows), fixed)
-
-    def _with_kernels(self, key: Hashable, trace: ImportedTrace, make: Callable[[], Any]) -> Any:
-        """The result of `make`, kept for programs on the same types of edges, which it holds."""
-        types = tuple(map(id, trace.types.values()))
-        return self.remembered((key, types, torch.get_num_threads()), make)
-
-    def remembered(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The result of `make`, which is kept as long as it is among those used last."""
-        if key not in self._runs:
-            self._runs[key] = make()
-            if len(self._runs) > _MOST_RUNS:
-                self._runs.popitem(last=False)
-        self._runs.move_to_end(key)
-        return self._runs[key]
-
-
-def fixed_graph(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
-    """`graph` in any form. `rows` are those of the arguments src and dst, None where there are none; they and `num_dst`
-    count the rows of arrays, and must fit other graphs."""
+def graph_in_any_form(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph | TracedGraph:
+    """`graph` in any form, a `TracedGraph` where JAX traces its edges. `rows` are those of the arguments src and dst,
+    None where there are none; they and `num_dst` count the rows of arrays, and must fit other graphs."""
+    found: FixedGraph | TracedGraph
     if isinstance(graph, FixedGraph):
         found = graph
     elif isinstance(graph, Structure):
@@ -169,10 +116,13 @@ def _of_graph(graph: Structure) -> FixedGraph:
 
 def _pair(graph: Any) -> tuple[Any, Any]:
     if isinstance(graph, (tuple, list)) and len(graph) == 2:
-        return known("graph[0]", graph[0]), known("graph[1]", graph[1])
+        src, dst = graph
+        if is_traced(src) or is_traced(dst):
+            return jnp.asarray(src), jnp.asarray(dst)
+        return known("graph[0]", src), known("graph[1]", dst)
     if not hasattr(graph, "shape"):
         raise DataError(f"graph must be {_FORMS} (got {type(graph).__name__}). Pass one of these.")
-    array = known("graph", graph)
+    array = graph if is_traced(graph) else known("graph", graph)
     if array.ndim != 2 or array.shape[0] != 2:
         raise DataError(
             f"graph must be an edge_index of shape [2, num_edges] (got {list(array.shape)})."
@@ -181,7 +131,7 @@ def _pair(graph: Any) -> tuple[Any, Any]:
     return array[0], array[1]
 
 
-def _of_arrays(edges: SizedEdges, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
+def _of_arrays(edges: SizedEdges, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph | TracedGraph:
     num_src = rows["src"] if edges.num_src is None else edges.num_src
     known_ends = [n for n in (edges.num_dst, rows["dst"], num_dst) if n is not None]
     ends = known_ends[0] if known_ends else num_src
@@ -190,9 +140,14 @@ def _of_arrays(edges: SizedEdges, rows: Mapping[Rows, int | None], num_dst: int 
             "num_dst must be given: neither graph nor dst nor src says how many destinations there are (got None)."
             " Pass num_dst=..., or a graphweave.jax.FixedGraph."
         )
-    if num_src is None:  # nothing is read from sources
+    traced = is_traced(edges.src) or is_traced(edges.dst)
+    if num_src is None and traced:
+        num_src = ends  # nothing is read from sources
+    elif num_src is None:
         num_src = max(int(np.max(edges.src, initial=-1)) + 1, 0)
     same = not known_ends or ends == edges.num_dst == num_src
+    if traced:
+        return traced_graph(edges.src, edges.dst, num_src, None if same else ends)
     return _shared(edges.src, edges.dst, num_src, None if same else ends, names=("graph[0]", "graph[1]"))
 
 

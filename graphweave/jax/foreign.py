@@ -14,7 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from graphweave.core.errors import DataError
-from graphweave.jax.native import TARGET, KernelTable
+from graphweave.jax.native import TARGET, CallTable
 
 kernels_p = Primitive("graphweave_kernels")
 kernels_p.multiple_results = True
@@ -23,18 +23,18 @@ Shapes = tuple[tuple[tuple[int, ...], str], ...]
 """Shapes and dtypes of results."""
 
 
-def run_kernels(table: KernelTable, operands: Sequence[Array], results: Shapes) -> list[Array]:
+def run_kernels(table: CallTable, operands: Sequence[Array], results: Shapes) -> list[Array]:
     """The results of kernels of `table`: arrays of these shapes and dtypes."""
     return kernels_p.bind(*operands, table=table, results=results)
 
 
 @kernels_p.def_abstract_eval
-def _abstract(*operands: Array, table: KernelTable, results: Shapes) -> list[ShapedArray]:
+def _abstract(*operands: Array, table: CallTable, results: Shapes) -> list[ShapedArray]:
     return [ShapedArray(shape, jnp.dtype(dtype)) for shape, dtype in results]
 
 
 @kernels_p.def_impl
-def _outside_jit(*operands: Array, table: KernelTable, results: Shapes) -> Any:
+def _outside_jit(*operands: Array, table: CallTable, results: Shapes) -> list[Array]:
     if table.jitted is None:
         table.jitted = jax.jit(lambda *xs: kernels_p.bind(*xs, table=table, results=results))
     return table.jitted(*operands)
@@ -43,7 +43,7 @@ def _outside_jit(*operands: Array, table: KernelTable, results: Shapes) -> Any:
 _foreign = jax.ffi.ffi_lowering(TARGET)
 
 
-def _lowered(ctx: Any, *operands: Array, table: KernelTable, results: Shapes) -> Any:
+def _lowered(ctx: Any, *operands: Array, table: CallTable, results: Shapes) -> Any:
     devices = getattr(ctx.module_context.axis_context, "num_devices", None)
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)
     count = devices if devices is not None else getattr(mesh, "size", 1)

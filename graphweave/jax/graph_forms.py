@@ -32,7 +32,7 @@ class SizedEdges:
 
 def sized_edges(graph: Any) -> SizedEdges | None:
     """The edges and sizes of `graph`, or None if it is neither a sparse matrix nor an EdgeIndex. Raises DataError for a
-    matrix with batches, and for one whose indices JAX traces."""
+    matrix with batches, and for a compressed one whose indices JAX traces."""
     if type(graph).__name__ == "EdgeIndex":
         index, (num_src, num_dst) = known("graph", graph.as_tensor()), graph.sparse_size()
         return SizedEdges(index[0], index[1], num_src, num_dst)
@@ -51,12 +51,17 @@ def sized_edges(graph: Any) -> SizedEdges | None:
     return None
 
 
+def is_traced(index: object) -> bool:
+    """Whether JAX traces `index`, so that its numbers are not known."""
+    return isinstance(index, jax.core.Tracer)
+
+
 def known(name: str, index: Any) -> Any:
     """`index` as an array of NumPy. DataError for one that JAX traces."""
-    if isinstance(index, jax.core.Tracer):
+    if is_traced(index):
         raise DataError(
-            f"{name} must be known when JAX traces (got a traced {index.aval.str_short()}): kernels walk formats that"
-            " are made of it once. Close over the graph, or pass a graphweave.jax.FixedGraph as a static argument."
+            f"{name} must be known when JAX traces (got a traced {index.aval.str_short()}). Close over the graph, or"
+            " pass its edges as a pair (src, dst) of arrays, which may be traced."
         )
     return index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
 
@@ -64,8 +69,10 @@ def known(name: str, index: Any) -> Any:
 def _of_bcoo(graph: BCOO) -> SizedEdges:
     if graph.n_batch or graph.n_sparse != 2:
         raise _batched(graph.shape, "BCOO")
-    index = known("graph.indices", graph.indices)
     num_dst, num_src = graph.shape[:2]
+    if is_traced(graph.indices):
+        return SizedEdges(graph.indices[:, 1], graph.indices[:, 0], num_src, num_dst, graph.data)
+    index = known("graph.indices", graph.indices)
     padding = int(((index[:, 0] >= num_dst) | (index[:, 1] >= num_src)).sum())
     if padding:
         raise DataError(

@@ -11,19 +11,20 @@ import jax.numpy as jnp
 from jax import Array
 
 from graphweave.core.schedule import Schedule
-from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.jax.importer import ImportedTrace, Rows, import_jaxpr
+from graphweave.jax.kernel_graph import KernelGraph
 
 
 @dataclass(frozen=True, eq=False)
 class GraphFunction:
     """`plain` is traced, with pulls and pushes, on arguments whose dim 0 counts `arguments`; so do `results`, where one
-    may stand for all. Errors call it `what`. Its kernels follow `schedule`."""
+    may stand for all. Arguments that are indices of the graph's maps are read by no operation but these. Errors call it
+    `what`. Its kernels follow `schedule`."""
 
     plain: Callable[..., Sequence[Array]]
     arguments: tuple[Rows, ...]
     results: tuple[Rows, ...]
-    graph: FixedGraph
+    graph: KernelGraph
     what: str
     schedule: Schedule
 

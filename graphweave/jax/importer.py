@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jax.extend.core import Literal as JaxLiteral
@@ -27,9 +27,17 @@ from graphweave.jax.products import dot_general
 from graphweave.jax.shapes import SEVERAL, SHAPES, only_row
 from graphweave.jax.values import CannotSay, Value, Values
 
-Rows: TypeAlias = Literal["src", "dst", "edge", "unit"] | Types
-"""The rows that dim 0 of an argument or result counts: those of an end, edges, or types of edges; "unit" means data
-without rows."""
+
+@dataclass(frozen=True, slots=True)
+class IndexOf:
+    """The rows of an argument that is the index of the map `end`: a number for each edge."""
+
+    end: End
+
+
+Rows: TypeAlias = str | Types | IndexOf
+"""The rows that dim 0 of an argument or result counts: those of a space of the graph, by its name in `GraphSpaces`, or
+types of edges; "unit" means data without rows."""
 
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters that hold the body of a primitive that is a call."""
@@ -42,16 +50,27 @@ _INLINED = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeMap:
+    """From each row of the space `edges` to a row of the space `nodes`, by an index of this element type."""
+
+    edges: Space
+    nodes: Space
+    index: DType
+
+
+@dataclass(frozen=True, slots=True)
 class GraphSpaces:
-    """The spaces of a graph, and how many rows each has."""
+    """The spaces of a graph, how many rows each has, and the maps between them. The index of a map is the input of its
+    name."""
 
     spaces: Mapping[Rows, Space]
     rows: Mapping[Space, int]
-    index: DType
-    """Element type of the index tensors, the inputs "src" and "dst"."""
+    maps: Mapping[End, EdgeMap]
 
     def of(self, rows: Rows, numbered: dict[Types, int]) -> Space:
         """The space of `rows`. Types that `numbered` does not know get the next number there."""
+        if isinstance(rows, IndexOf):
+            return self.maps[rows.end].edges
         if isinstance(rows, Types):
             return Space(f"types{numbered.setdefault(rows, len(numbered))}")
         return self.spaces[rows]
@@ -110,7 +129,10 @@ class _TraceImporter:
         env: dict[Any, Value] = {}
         needed = needed_by(jaxpr)
         for i, (var, rows) in enumerate(zip(jaxpr.invars, arguments, strict=True)):
-            if var in needed or var in jaxpr.outvars:
+            if isinstance(rows, IndexOf):
+                self._arguments[rows.end] = i
+                env[var] = Value(self._index(rows.end), tuple(map(int, var.aval.shape)), 0)
+            elif var in needed or var in jaxpr.outvars:
                 env[var] = self._argument(i, var.aval, rows)
         self._body(jaxpr, env, needed)
         outputs, made = [], []
@@ -124,7 +146,7 @@ class _TraceImporter:
         rows_of = (*self._frame.rows.items(), *((self._space(types), types.count) for types in self._types))
         program = self._values.build.program(outputs, rows_of)
         verify(program)
-        indices = {f"types{i}": types.index for types, i in self._types.items()}
+        indices = {f"types{i}": types.index for types, i in self._types.items() if types.index is not None}
         return ImportedTrace(program, rows_of, self._arguments, self._constants, indices, tuple(made))
 
     def _space(self, rows: Rows) -> Space:
@@ -157,13 +179,18 @@ class _TraceImporter:
         return Value(ref, shape, None, frozenset(i for i, n in enumerate(array.shape) if n == 1))
 
     def _map(self, end: End) -> ir.Ref:
-        frame = self._frame
-        index = self._values.add(ir.Input(end, ir.Type(frame.spaces["edge"], (), frame.index)))
-        return self._values.add(ir.MapOf(index, frame.spaces[end]))
+        return self._values.add(ir.MapOf(self._index(end), self._frame.maps[end].nodes))
 
-    def _map_to_types(self, types: Types) -> ir.Ref:
-        to, dtype = self._space(types), dtype_of(str(types.index.dtype).removeprefix("torch."))
-        index = ir.Input(f"types{self._types[types]}", ir.Type(self._frame.spaces["edge"], (), dtype))
+    def _index(self, end: End) -> ir.Ref:
+        found = self._frame.maps[end]
+        return self._values.add(ir.Input(end, ir.Type(found.edges, (), found.index)))
+
+    def _map_to_types(self, types: Types, traced: Sequence[Value]) -> ir.Ref:
+        to = self._space(types)
+        if types.index is None:
+            return self._values.add(ir.MapOf(traced[0].ref, to))
+        dtype = dtype_of(str(types.index.dtype).removeprefix("torch."))
+        index = ir.Input(f"types{self._types[types]}", ir.Type(self._frame.spaces[types.rows], (), dtype))
         return self._values.add(ir.MapOf(self._values.add(index), to))
 
     # ---------------------------------------------------------------- equations
@@ -201,9 +228,9 @@ class _TraceImporter:
             case "graphweave_fold":
                 return [self._push(args[0], **params)]
             case "graphweave_lookup":
-                return [self._lookup(args[0], **params)]
+                return [self._lookup(*args, **params)]
             case "graphweave_collect":
-                return [self._collect(args[0], **params)]
+                return [self._collect(*args, **params)]
             case "iota":
                 return [self._iota(**params)]
         if name in _INLINED:
@@ -225,22 +252,23 @@ class _TraceImporter:
         shape = (edges, *x.shape[1:])
         if x.rows is None and x.is_uniform(0):
             return Value(x.ref, shape, None, x.spread | {0})
-        ref = self._values.on(x, self._frame.spaces[end])
+        ref = self._values.on(x, self._frame.maps[end].nodes)
         return Value(self._values.add(ir.Pull(ref, self._map(end))), shape, 0, x.spread)
 
     def _push(self, x: Value, fold: Fold, *, end: End, rows: int) -> Value:
-        ref = self._values.on(x, self._frame.spaces["edge"])
+        ref = self._values.on(x, self._frame.maps[end].edges)
         pushed = ir.Push(ref, self._map(end), fold, int(fold is Fold.mul))
         return Value(self._values.add(pushed), (rows, *x.shape[1:]), 0, x.spread - {0})
 
-    def _lookup(self, x: Value, *, types: Types) -> Value:
+    def _lookup(self, x: Value, *index: Value, types: Types) -> Value:
         ref = self._values.on(x, self._space(types))
-        pulled = self._values.add(ir.Pull(ref, self._map_to_types(types)))
-        return Value(pulled, (types.index.shape[0], *x.shape[1:]), 0, x.spread - {0})
+        pulled = self._values.add(ir.Pull(ref, self._map_to_types(types, index)))
+        return Value(pulled, (types.size, *x.shape[1:]), 0, x.spread - {0})
 
-    def _collect(self, x: Value, *, types: Types) -> Value:
-        ref = self._values.on(x, self._frame.spaces["edge"])
-        pushed = self._values.add(ir.Push(ref, self._map_to_types(types), Fold.sum))
+    def _collect(self, x: Value, *index: Value, types: Types) -> Value:
+        rows = self._frame.spaces[types.rows] if types.index is not None else self._values.space(index[0])
+        ref = self._values.on(x, rows)
+        pushed = self._values.add(ir.Push(ref, self._map_to_types(types, index), Fold.sum))
         return Value(pushed, (types.count, *x.shape[1:]), 0, x.spread - {0})
 
     def _iota(self, *, dtype: Any, shape: Sequence[int], dimension: int, **params: Any) -> Value:

@@ -2,14 +2,15 @@
 
 They are traced and differentiated, never run: a trace that has them is imported (`importer.py`), and its kernels run.
 So neither pull nor push knows the index along which it moves; it names the end of the edges, "src" or "dst". A look-up
-has the types of the edges, which JAX does not trace.
+has the types of the edges, or takes them as an operand where JAX traces them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +20,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 from torch import Tensor
 
-from graphweave.core.errors import DerivativeError
+from graphweave.core.errors import DataError, DerivativeError
 from graphweave.core.types import Fold
 
-End: TypeAlias = Literal["src", "dst"]
+End: TypeAlias = str
+"""The name of a map from edges to nodes: "src" or "dst", with a number behind it where a program has several relations,
+whose edges are then "edge" with that number."""
 
 pull_p = Primitive("graphweave_pull")
 push_p = Primitive("graphweave_push")
@@ -35,10 +38,18 @@ collect_p = Primitive("graphweave_collect")
 
 @dataclass(frozen=True, eq=False)
 class Types:
-    """The type of each edge, `index` [edges], of `count` types. Equal only to itself."""
+    """The type of each of `size` rows, `index` [size], of `count` types. Types that JAX traces are an operand of each
+    look-up, and `index` is None. `rows` is the name of rows that are known. Equal only to itself."""
 
-    index: Tensor
+    index: Tensor | None
+    size: int
     count: int
+    rows: str = "edge"
+
+
+def edges_of(end: End) -> str:
+    """The name of the edges of which `end` is one end."""
+    return f"edge{end[3:]}"
 
 
 def pull(x: Array, end: End, edges: int) -> Array:
@@ -54,15 +65,10 @@ def push(x: Array, end: End, rows: int, fold: Fold = Fold.sum) -> Array:
     return fold_p.bind(x, end=end, rows=rows, fold=fold)
 
 
-def lookup(table: Array, types: Types) -> Array:
-    """out[e] = table[types[e]]. [types, ...] -> [edges, ...]."""
+def lookup(table: Array, types: Types, *index: Array) -> Array:
+    """out[e] = table[types[e]]. [types, ...] -> [edges, ...]. With `index`, the types are traced."""
     # Each look-up has a variable of its own in the trace, which may become an argument (`tables.py`).
-    return lookup_p.bind(jax.lax.optimization_barrier(table), types=types)
-
-
-def collect(x: Array, types: Types) -> Array:
-    """out[t] = sum of x[e] over the edges e of type t. [edges, ...] -> [types, ...]."""
-    return collect_p.bind(x, types=types)
+    return lookup_p.bind(jax.lax.optimization_barrier(table), *index, types=types)
 
 
 def count(end: End, edges: int, rows: int, dtype: Any) -> Array:
@@ -86,12 +92,13 @@ def _folded(x: ShapedArray, *, end: End, rows: int, fold: Fold) -> ShapedArray:
 
 
 @lookup_p.def_abstract_eval
-def _looked_up(table: ShapedArray, *, types: Types) -> ShapedArray:
-    return ShapedArray((types.index.shape[0], *table.shape[1:]), table.dtype)
+def _looked_up(table: ShapedArray, *index: ShapedArray, types: Types) -> ShapedArray:
+    return ShapedArray((types.size, *table.shape[1:]), table.dtype)
 
 
 @collect_p.def_abstract_eval
-def _collected(x: ShapedArray, *, types: Types) -> ShapedArray:
+def _collected(x: ShapedArray, *index: ShapedArray, types: Types) -> ShapedArray:
+    """out[t] = sum of x[e] over the edges e of type t. [edges, ...] -> [types, ...]."""
     return ShapedArray((types.count, *x.shape[1:]), x.dtype)
 
 
@@ -99,7 +106,12 @@ def _batched(primitive: Primitive) -> Array:
     """The rule of `vmap`: the batch becomes the first dim of features."""
 
     def rule(operands: Any, dims: Any, **params: Any) -> Array:
-        return primitive.bind(jnp.moveaxis(operands[0], dims[0], 1), **params), 1
+        if any(dim is not batching.not_mapped for dim in dims[1:]):
+            raise DataError(
+                "expected the same types of edges for all elements of a batch (got types that jax.vmap maps over)."
+                " Call jax.lax.map instead, or join the graphs into one."
+            )
+        return primitive.bind(jnp.moveaxis(operands[0], dims[0], 1), *operands[1:], **params), 1
 
     return rule
 
@@ -107,8 +119,26 @@ def _batched(primitive: Primitive) -> Array:
 for _primitive in (pull_p, push_p, fold_p, lookup_p, collect_p):
     batching.primitive_batchers[_primitive] = _batched(_primitive)
 
-ad.deflinear2(lookup_p, lambda g, table, *, types: [collect(g, types)])
-ad.deflinear2(collect_p, lambda g, x, *, types: [lookup(g, types)])
+
+def _linear_in_rows(primitive: Primitive, transposed: Callable[..., Array]) -> None:
+    """`primitive` is linear in its first operand; any other is integers."""
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Array], *, types: Types) -> tuple[Array, Array]:
+        (x, *index), t = primals, tangents[0]
+        out = primitive.bind(x, *index, types=types)
+        is_zero = isinstance(t, ad.Zero)
+        return out, ad.Zero.from_primal_value(out) if is_zero else primitive.bind(t, *index, types=types)
+
+    def transpose(g: Array, x: ad.UndefinedPrimal, *index: Array, types: Types) -> list[Array | None]:
+        of_x = ad.Zero(x.aval) if isinstance(g, ad.Zero) else transposed(g, *index, types=types)
+        return [of_x, *[None] * len(index)]
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+
+
+_linear_in_rows(lookup_p, collect_p.bind)
+_linear_in_rows(collect_p, lambda g, *index, types: lookup(g, types, *index))
 ad.deflinear2(pull_p, lambda g, x, *, end, edges: [push(g, end, x.aval.shape[0])])
 ad.deflinear2(push_p, lambda g, x, *, end, rows: [pull(g, end, x.aval.shape[0])])
 

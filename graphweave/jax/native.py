@@ -1,4 +1,5 @@
-"""Segments on one graph as foreign calls of XLA (`runtime/native/xla_call.cpp`): no Python runs in a call.
+"""Kernels as foreign calls of XLA (`runtime/native/xla_call.cpp`). On a known graph no Python runs in a call. Edges
+that come with a call get their formats there, which Python makes (`served.py`).
 
 A call names its table by a random number, not by an address. So a compiled function that another process has cached is
 refused there rather than run on addresses that mean nothing.
@@ -34,14 +35,36 @@ _NO_ROWS = 64
 """The address of a tensor without elements, which nobody reads. 0 stands for operands and results."""
 
 
-class KernelTable:
+class CallTable:
+    """Kernels that a foreign call runs. Equal only to itself. XLA's executables keep it alive (`foreign.py`)."""
+
+    __slots__ = ("__weakref__", "_names", "_nbytes", "id", "jitted")
+
+    def __init__(self, names: Sequence[str], nbytes: Sequence[int]) -> None:
+        """`names` are those of the kernels, and `nbytes` the sizes of the call's results."""
+        register()
+        self._nbytes = ctypes.create_string_buffer(pack(f"{len(nbytes)}q", *nbytes))
+        self._names = ctypes.create_string_buffer("".join(f"{name}\0" for name in names).encode())
+        self.jitted: Any = None
+        """The table as a function under `jit`, once it has been called outside of one."""
+        self.id = secrets.randbits(62)
+        weakref.finalize(self, native_library().gw_xla_remove, self.id).atexit = False
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a call that runs now."""
+        found: int = native_library().gw_xla_threads(self.id)
+        return found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._names.raw.decode().split(chr(0))).strip(', ')})"
+
+
+class KernelTable(CallTable):
     """Kernels in order, and the values on which they work: the operands of a foreign call, then its results, of which
-    the last is memory for values inside.
+    the last is memory for values inside."""
 
-    Equal only to itself. XLA's executables keep it alive (`foreign.py`).
-    """
-
-    __slots__ = ("__weakref__", "_alive", "_fixed", "_names", "_nbytes", "id", "jitted")
+    __slots__ = ("_alive", "_fixed")
 
     def __init__(
         self, graph: OnOneGraph, names: Sequence[str], values: Sequence[Tensor | None], nbytes: Sequence[int],
@@ -51,31 +74,15 @@ class KernelTable:
         each operand and result. There is a result for each of `nbytes`, and the memory inside.
         Kernels run on `threads` threads; without a number on those of `set_num_threads`, or on as many as PyTorch uses
         at this moment."""
-        register()
+        super().__init__(names, (*nbytes, graph.nbytes))
         addresses = [0 if t is None else t.data_ptr() or _NO_ROWS for t in values]
         self._fixed = ctypes.create_string_buffer(pack(f"{len(addresses)}q", *addresses))
-        self._nbytes = ctypes.create_string_buffer(pack(f"{len(nbytes) + 1}q", *nbytes, graph.nbytes))
-        self._names = ctypes.create_string_buffer("".join(f"{name}\0" for name in names).encode())
         self._alive = graph, tuple(values)
-        self.jitted: Any = None
-        """The table as a function under `jit`, once it has been called outside of one."""
-        self.id = secrets.randbits(62)
-        native, run = _native(toolchain()), ctypes.cast(runtime_library().gw_bound_run, ctypes.c_void_p)
-        scheduled = threads is not None
-        native.gw_xla_add(
-            self.id, run, graph.address, self._names, len(values), self._fixed, num_threads(threads), scheduled,
-            self._nbytes,
+        run = ctypes.cast(runtime_library().gw_bound_run, ctypes.c_void_p)
+        native_library().gw_xla_add(
+            self.id, run, graph.address, self._names, len(values), self._fixed, num_threads(threads),
+            threads is not None, self._nbytes,
         )  # fmt: skip
-        weakref.finalize(self, native.gw_xla_remove, self.id).atexit = False
-
-    @property
-    def threads(self) -> int:
-        """The number of threads of a call that runs now."""
-        found: int = _native(toolchain()).gw_xla_threads(self.id)
-        return found
-
-    def __repr__(self) -> str:
-        return f"KernelTable({', '.join(self._names.raw.decode().split(chr(0))).strip(', ')})"
 
 
 def set_num_threads(count: int | None) -> None:
@@ -84,14 +91,19 @@ def set_num_threads(count: int | None) -> None:
     number of threads keeps it. SettingsError for a number below 1."""
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise SettingsError(f"expected a number of threads from 1 on, or None (got {count!r}). Pass one of these.")
-    _native(toolchain()).gw_xla_set_threads(count or 0)
+    native_library().gw_xla_set_threads(count or 0)
 
 
 @lru_cache(maxsize=1)
 def register() -> None:
     """Tell XLA of the foreign call; once a process."""
-    library = _native(toolchain())
+    library = native_library()
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.gw_xla_call), platform="cpu")
+
+
+def native_library() -> ctypes.CDLL:
+    """The library of the foreign call and its tables."""
+    return _native(toolchain())
 
 
 @lru_cache(maxsize=8)
@@ -104,6 +116,8 @@ def _native(tools: object) -> ctypes.CDLL:
     pointer = ctypes.c_void_p
     library.gw_xla_add.argtypes = (Int64, pointer, pointer, pointer, Int64, pointer, Int32, ctypes.c_bool, pointer)
     library.gw_xla_add.restype = None
+    library.gw_xla_add_served.argtypes = (Int64, ctypes.c_void_p, Int64, Int32, ctypes.c_bool, pointer)
+    library.gw_xla_add_served.restype = None
     library.gw_xla_remove.argtypes = (Int64,)
     library.gw_xla_remove.restype = None
     library.gw_xla_set_threads.argtypes = (Int32,)

@@ -2,7 +2,8 @@
 
 Everything is decided before JAX runs anything: what depends on the graph alone is computed, a tape says which kernels
 run in one foreign call, and their segment is bound to the graph. A trace follows the tape. Between calls, values are
-JAX's arrays; within one, they lie in a buffer that XLA allocates, the last result of the call.
+JAX's arrays; within one, they lie in a buffer that XLA allocates, the last result of the call. Edges that are arguments
+are operands of the calls: the kernels are bound to them, and what depends on them alone is computed, at each call.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import UNIT, Space
-from graphweave.execute.cpp_push import CppPushStep
 from graphweave.execute.cpp_segment import made_segment
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.cpp_stretch import MAX_BYTES
@@ -30,8 +30,9 @@ from graphweave.ir.tape import nodes as tape
 from graphweave.jax.calls import evaluate
 from graphweave.jax.compiled import CompiledProgram
 from graphweave.jax.foreign import Shapes, run_kernels
-from graphweave.jax.native import KernelTable
-from graphweave.runtime.segments import OnOneGraph
+from graphweave.jax.native import CallTable, KernelTable
+from graphweave.jax.served import IndexShape, ServedTable
+from graphweave.runtime.segments import OnOneGraph, Segment
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class _ForeignCall:
     """One step of kernels: the table, the values that it reads, and its results, some of which are then converted to
     another dtype."""
 
-    table: KernelTable
+    table: CallTable
     arguments: Sequence[ir.Ref]
     results: Shapes
     converted: Mapping[ir.Ref, str]
@@ -51,25 +52,36 @@ class GraphRun:
     def __init__(self, code: CompiledProgram, rows: Mapping[Space, int], fixed: Mapping[str, Tensor]) -> None:
         """`fixed`: tensors for the inputs that are no arrays of JAX's, such as the index tensors of the graph."""
         self.code, self._rows = code, {UNIT: 1, **rows}
+        for space, of in code.unions:
+            self._rows[space] = sum(self._rows[s] for s in of)
         self.program: ir.Program = code.plan.program
         self.fixed: dict[ir.Ref, Tensor] = {
             r: fixed[n.name] for r, n in enumerate(self.program.nodes) if isinstance(n, ir.Input) and n.name in fixed
         }
-        self._hoist()
-        kernels = code.kernels.items()
-        self._kernels = {i: k for i, k in kernels if not isinstance(k, CppPushStep)}  # whose parts Python folds
+        self._prelude = self._hoist()
+        self._segments: dict[tape.RunKernels, Segment] = {}
+        self._kernels = code.kernels
         self._tapes: dict[tuple[ir.Ref | None, ...], tape.Tape] = {}
         self._calls: dict[tape.RunKernels, _ForeignCall] = {}
 
-    def _hoist(self) -> None:
-        """Compute what depends on the graph alone. If it depends on integers of the user that JAX traces, XLA computes
-        it in each call."""
-        if self.code.prelude is None or not self.fixed.keys() >= set(self.code.plan.prelude_inputs):
-            return
+    def _hoist(self) -> GraphRun | None:
+        """Compute what depends on the graph alone. If it depends on integers that JAX traces, the result computes it in
+        each call."""
+        if self.code.prelude is None:
+            return None
+        if not self.fixed.keys() >= set(self.code.plan.prelude_inputs):
+            assert self.code.once is not None
+            return GraphRun(self.code.once, self._rows, {self._input_name(r): t for r, t in self.fixed.items()})
         given = [self.fixed[r] for r in self.code.plan.prelude_inputs]
         with torch.no_grad():
             made = self.code.prelude(list(given))
         self.fixed.update(zip(self.code.plan.hoisted, (t.contiguous() for t in made), strict=False))
+        return None
+
+    def _input_name(self, ref: ir.Ref) -> str:
+        node = self.program.nodes[ref]
+        assert isinstance(node, ir.Input)
+        return node.name
 
     def __call__(self, arrays: Mapping[str, Array], outputs: Sequence[ir.Ref | None] | None = None) -> list[Array]:
         """With `outputs`, only these of the program's outputs."""
@@ -78,6 +90,8 @@ class GraphRun:
             self._tapes[wanted] = self._tape(wanted)
         nodes = self.program.nodes
         made = {r: arrays[n.name] for r, n in enumerate(nodes) if isinstance(n, ir.Input) and n.name in arrays}
+        if self._prelude is not None:
+            made.update(zip(self.code.plan.hoisted, self._prelude(arrays), strict=False))
         for step in self._tapes[wanted].steps:
             match step:
                 case tape.CallNode(ref):
@@ -97,8 +111,9 @@ class GraphRun:
     # ---------------------------------------------------------------- the tape
 
     def _tape(self, outputs: Sequence[ir.Ref | None]) -> tape.Tape:
+        made = () if self._prelude is None else self.code.plan.hoisted
         traits = RunnerTraits(
-            self._kernels.__contains__, lambda ref: (), self._divide, frozenset(self.fixed), counts=False,
+            self._kernels.__contains__, lambda ref: (), self._divide, frozenset((*self.fixed, *made)), counts=False,
             transposes=False, in_order=False,
         )  # fmt: skip
         return finished(TapeMaker(self.code.plan, self._kernels, traits, outputs=outputs).make())
@@ -118,25 +133,43 @@ class GraphRun:
 
     def _run_kernels(self, step: tape.RunKernels, made: dict[ir.Ref, Array]) -> Iterator[tuple[ir.Ref, Array]]:
         if step not in self._calls:
-            self._calls[step] = self._foreign_call(step)
+            self._calls[step] = self._foreign_call(step, made)
         call = self._calls[step]
         results = run_kernels(call.table, [self._value(made, r) for r in call.arguments], call.results)
         for r, x in zip(step.writes, results, strict=False):  # the last result is the memory inside
             yield r, x.astype(call.converted[r]) if r in call.converted else x
 
-    def _foreign_call(self, step: tape.RunKernels) -> _ForeignCall:
+    def _foreign_call(self, step: tape.RunKernels, made: dict[ir.Ref, Array]) -> _ForeignCall:
         kernels = [self._kernels[m.kernel] for m in step.members]
-        graph = self._on_graph(step, kernels)
         shapes = {r: one for kernel in kernels for r, one in zip(kernel.writes, self._shapes(kernel), strict=True)}
         values = [*(self.fixed.get(r) for r in step.reads), *(None for _ in step.writes)]
         names, sizes = [kernel.name for kernel in kernels], [_bytes(shapes[r]) for r in step.writes]
-        table = KernelTable(graph, names, values, sizes, self.code.threads)
-        results = (*((shapes[r][0], _name(shapes[r][1])) for r in step.writes), ((graph.nbytes,), "uint8"))
+        results = tuple((shapes[r][0], _name(shapes[r][1])) for r in step.writes)
         converted = {k.writes[i]: _name(dtype) for k in kernels for i, dtype in k.converted.items()}
-        return _ForeignCall(table, [r for r in step.reads if r not in self.fixed], results, converted)
+        arguments = [r for r in step.reads if r not in self.fixed]
+        indices = list(dict.fromkeys(r for r in step.indices if r not in self.fixed))
+        if indices:
+            given = [_index_shape(made[r]) for r in indices]
+            bind = partial(self._bind, step, kernels, indices)
+            served = ServedTable(bind, names, given, values, sizes, self.code.threads)
+            return _ForeignCall(served, [*indices, *arguments], results, converted)
+        graph = self._bind(step, kernels, (), ())
+        table = KernelTable(graph, names, values, sizes, self.code.threads)
+        return _ForeignCall(table, arguments, (*results, ((graph.nbytes,), "uint8")), converted)
 
-    def _on_graph(self, step: tape.RunKernels, kernels: Sequence[CppStep]) -> OnOneGraph:
-        index = dict(zip(step.maps, (self.fixed[r] for r in step.indices), strict=True))
+    def _bind(
+        self, step: tape.RunKernels, kernels: Sequence[CppStep], refs: Sequence[ir.Ref], tensors: Sequence[Tensor]
+    ) -> OnOneGraph:
+        """The kernels of a step on the graph with these tensors for the indices `refs`."""
+        known = {**self.fixed, **dict(zip(refs, tensors, strict=True))}
+        index = dict(zip(step.maps, (known[r] for r in step.indices), strict=True))
+        segment = self._segments.get(step) or self._segment(step, kernels, index)
+        try:
+            return segment.on_graph([self._rows[s] for s in step.rows], list(index.values()))
+        except IndexRangeError as error:
+            raise of_map(error, self.program, index) from None
+
+    def _segment(self, step: tape.RunKernels, kernels: Sequence[CppStep], index: Mapping[ir.Ref, Tensor]) -> Segment:
         given = {}
         for i, kernel in enumerate(kernels):
             rows = tuple(self._rows[s] for s in kernel.spaces)
@@ -144,13 +177,16 @@ class GraphRun:
                 given[i] = there
         segment = made_segment(self.program, step, kernels, given)
         assert segment is not None
-        try:
-            return segment.on_graph([self._rows[s] for s in step.rows], list(index.values()))
-        except IndexRangeError as error:
-            raise of_map(error, self.program, index) from None
+        if not given:  # and so not of this graph alone
+            self._segments[step] = segment
+        return segment
 
     def _shapes(self, kernel: CppStep) -> list[tuple[tuple[int, ...], torch.dtype]]:
         return kernel.shapes(tuple(self._rows[s] for s in kernel.spaces))
+
+
+def _index_shape(x: Array) -> IndexShape:
+    return x.shape[0], getattr(torch, x.dtype.name)
 
 
 def _bytes(shape: tuple[tuple[int, ...], torch.dtype]) -> int:

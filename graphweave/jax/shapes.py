@@ -127,6 +127,16 @@ def _concatenate(values: Values, *xs: Value, dimension: int, **params: Any) -> V
     return Value(values.add(ir.Concat(parts, at)), tuple(shape), rows, spread)
 
 
+def _stack(values: Values, *xs: Value, axis: int, **params: object) -> Value:
+    at = axis % (len(xs[0].shape) + 1)
+    return _concatenate(values, *(_expand_dims(values, x, dimensions=[at]) for x in xs), dimension=at)
+
+
+def _unstack(values: Values, x: Value, *, axis: int, **params: object) -> list[Value]:
+    parts = (sliced(values, x, axis, i, i + 1) for i in range(x.shape[axis]))
+    return [_squeeze(values, part, dimensions=[axis]) for part in parts]
+
+
 def _pad(values: Values, x: Value, filling: Value, *, padding_config: Any, **params: Any) -> Value:
     for dim, config in enumerate(padding_config):
         low, high, inside = map(int, config)  # JAX computes some of them with NumPy
@@ -202,9 +212,9 @@ def _fold(fold: Fold) -> Rule:
 
 SHAPES: Mapping[str, Rule] = {
     "broadcast_in_dim": _broadcast_in_dim, "reshape": _reshape, "squeeze": _squeeze, "expand_dims": _expand_dims,
-    "transpose": _transpose, "slice": _slice, "rev": _rev, "concatenate": _concatenate, "pad": _pad,
+    "transpose": _transpose, "slice": _slice, "rev": _rev, "concatenate": _concatenate, "stack": _stack, "pad": _pad,
     "reduce_and": _fold(Fold.min), "reduce_or": _fold(Fold.max),
     **{f"reduce_{fold.facts.jax}": _fold(fold) for fold in Fold},
 }  # fmt: skip
-SEVERAL: Mapping[str, Any] = {"split": _split}
+SEVERAL: Mapping[str, Any] = {"split": _split, "unstack": _unstack}
 """Primitives with several results."""

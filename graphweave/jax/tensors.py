@@ -28,8 +28,9 @@ from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import Fold
 from graphweave.jax.array_functions import DTYPES, FUNCTIONS, WHOLE, dtype_of
-from graphweave.jax.moves import End, Types, lookup, pull, push
+from graphweave.jax.moves import End, Types, edges_of, lookup, pull, push
 from graphweave.tensorlike.answers import NotExpressible
+from graphweave.udf.run import inside_kernel
 
 _TORCH_DTYPE = {jnp.dtype(name): dtype for dtype, name in DTYPES.items()}
 
@@ -64,7 +65,7 @@ class ArrayTensor(Tensor):
     def __torch_function__(cls, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         whole = WHOLE.get(func.__name__)
         if whole is not None:
-            return ArrayTensor(whole(*_arrays(args), **_arrays(kwargs or {})))
+            return pytree.tree_map(ArrayTensor, whole(*_arrays(args), **_arrays(kwargs or {})))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -86,46 +87,52 @@ class ArrayTensor(Tensor):
 
 
 class KnownTensor(ArrayTensor):
-    """Integers that JAX may trace, as an argument of a kernel, and that are known, too."""
+    """Integers that JAX may trace, as an argument of a kernel, and that are known, too: one for each row of `rows`."""
 
     known: Tensor
+    rows: str
 
     @staticmethod
-    def of(array: Array, known: Tensor) -> KnownTensor:
+    def of(array: Array, known: Tensor, rows: str) -> KnownTensor:
         out = KnownTensor(array)
-        out.known = known
+        out.known, out.rows = known, rows
         return out
 
 
-class EndTensor(KnownTensor):
-    """The number of the node at one end of each edge, where what is computed becomes a kernel."""
+class EndTensor(ArrayTensor):
+    """The number of the node at one end of each edge, where what is computed becomes a kernel. `known` are these
+    numbers, or None if JAX traces them."""
 
     end: End
+    known: Tensor | None
 
     @staticmethod
-    def at(end: End, index: Tensor) -> EndTensor:
-        out = EndTensor(jnp.asarray(index.numpy()))
-        out.end, out.known = end, index
+    def at(end: End, array: Array, known: Tensor | None) -> EndTensor:
+        out = EndTensor(array)
+        out.end, out.known = end, known
         return out
 
 
 def _moved(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """The result of an operator that moves rows along edges; None for any other."""
     match name, args:
-        case "index_select", (KnownTensor() as x, 0, EndTensor() as at):
-            return KnownTensor.of(pull(x.array, at.end, at.known.shape[0]), x.known.index_select(0, at.known))
+        case "index_select", (KnownTensor() as x, 0, EndTensor(known=Tensor() as known) as at):
+            rows = pull(x.array, at.end, at.shape[0])
+            return KnownTensor.of(rows, x.known.index_select(0, known), edges_of(at.end))
         case "index_select", (x, 0, EndTensor() as at):
-            return ArrayTensor(pull(array_of(x), at.end, at.known.shape[0]))
+            return ArrayTensor(pull(array_of(x), at.end, at.shape[0]))
         case "index_select", (x, 0, KnownTensor() as types):
-            return ArrayTensor(lookup(array_of(x), _types(types.known, x.shape[0])))
+            return ArrayTensor(lookup(array_of(x), _types(types, x.shape[0])))
+        case "index_select", (x, 0, ArrayTensor() as types) if inside_kernel.get():
+            return ArrayTensor(lookup(array_of(x), Types(None, types.shape[0], x.shape[0]), types.array))
+        case "index_fill", (x, 0, EndTensor() as at, value):
+            return ArrayTensor(jnp.where(_reached(array_of(x), at), jnp.asarray(value, array_of(x).dtype), array_of(x)))
         case "index_add", (x, 0, EndTensor() as at, rows):
             return _onto(x, at, array_of(rows), Fold.sum)
         case "scatter_reduce", (x, 0, EndTensor() as at, rows, fold) if not options.get("include_self", True):
             return _onto(x, at, array_of(rows), _FOLDS[fold])
         case _, (EndTensor() as at, *_) if name in _KEEPS_ENDS:
-            out = EndTensor(FUNCTIONS[name](*_arrays(args), **options))
-            out.end, out.known = at.end, at.known
-            return out
+            return EndTensor.at(at.end, FUNCTIONS[name](*_arrays(args), **options), at.known)
     return None
 
 
@@ -137,21 +144,28 @@ def _onto(x: Tensor, at: EndTensor, rows: Array, fold: Fold) -> ArrayTensor:
         return ArrayTensor(pushed if is_zero else array_of(x) + pushed)
     if is_zero and fold is not Fold.mul:
         return ArrayTensor(pushed)
-    some = push(jnp.ones(rows.shape[:1], rows.dtype), at.end, x.shape[0]) > 0
-    return ArrayTensor(jnp.where(some.reshape(-1, *[1] * (pushed.ndim - 1)), pushed, array_of(x)))
+    return ArrayTensor(jnp.where(_reached(pushed, at), pushed, array_of(x)))
+
+
+def _reached(x: Array, at: EndTensor) -> Array:
+    """Which rows of `x` have edges, in a shape that broadcasts with `x`."""
+    count = push(jnp.ones(at.shape[0], jnp.int32), at.end, x.shape[0])
+    return (count > 0).reshape(-1, *[1] * (x.ndim - 1))
 
 
 _kept_types: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def _types(index: Tensor, count: int) -> Types:
-    """The types `index` [edges], of `count` types, the same object for the same tensor."""
+def _types(of: KnownTensor, count: int) -> Types:
+    """The types that `of` holds, of `count` types, the same object for the same tensor."""
+    index = of.known
     if index.numel() and position(index, count) is not None:
         raise range_error(index, count, what="types", of="types")
     found = _kept_types.setdefault(index, {})
-    if count not in found:
-        found[count] = Types(index, count)
-    return found[count]
+    if (count, of.rows) not in found:
+        found[count, of.rows] = Types(index, index.shape[0], count, of.rows)
+    made: Types = found[count, of.rows]
+    return made
 
 
 def wrapped(value: Any) -> Any:
@@ -186,6 +200,13 @@ def known_integers(x: Tensor) -> Tensor | None:
     if not isinstance(x, ArrayTensor):
         return x
     return None if isinstance(x.array, jax.core.Tracer) else torch.from_numpy(np.array(x.array))
+
+
+def argument(x: Tensor, array: Array, rows: str) -> ArrayTensor:
+    """`array`, an argument of a kernel with a row for each of `rows`, in the place of `x`, whose numbers stay known if
+    they are integers that JAX does not trace."""
+    known = known_integers(x)
+    return ArrayTensor(array) if known is None else KnownTensor.of(array, known, rows)
 
 
 def _arrays(value: Any) -> Any:

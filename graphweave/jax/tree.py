@@ -15,8 +15,10 @@ from jax import Array
 from torch import Tensor
 
 from graphweave.core.edge_functions import PairFunction, check_identity, check_pairs
+from graphweave.core.errors import DataError
 from graphweave.jax.data import EdgeData
 from graphweave.jax.fixed_graph import FixedGraph
+from graphweave.jax.traced_graph import TracedGraph
 from graphweave.runtime.tree_rounds import tree_rounds
 
 
@@ -29,8 +31,13 @@ class _Round:
     finished: Any
 
 
-def tree_reduced(messages: Array, graph: FixedGraph, combine: PairFunction, identity: float) -> Array:
+def tree_reduced(messages: Array, graph: FixedGraph | TracedGraph, combine: PairFunction, identity: float) -> Array:
     """[edges, ...] -> [destinations, ...], `identity` for destinations without edges."""
+    if isinstance(graph, TracedGraph):
+        raise DataError(
+            f"reduce must be a name where JAX traces the edges (got {combine!r}): the tree in which a function of two"
+            " values combines messages is made of edges that are known. Close over the graph."
+        )
     check_identity(identity, messages.dtype, jnp.issubdtype(messages.dtype, jnp.floating))
     at, rounds = graph.remembered("tree", lambda: _rounds(graph))
     current, done = messages, []

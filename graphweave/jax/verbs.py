@@ -30,6 +30,7 @@ from graphweave.jax.differentiable import text_of
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.jax.graph_forms import sized_edges
 from graphweave.jax.moves import count, pull, push
+from graphweave.jax.traced_graph import TracedGraph
 from graphweave.jax.tree import tree_reduced
 
 
@@ -54,8 +55,9 @@ def spmm(
     `graph`: a `FixedGraph`; a `graphweave.Graph` of one relation; an edge_index [2, edges] of sources and destinations,
     PyG's EdgeIndex among them; a pair (src, dst) of index arrays; or a sparse matrix A of JAX (BCOO, BCSR), SciPy or
     PyTorch, which is read as in A @ x: rows are destinations, columns sources, and entries the values of edges, in the
-    order in which A stores them. Indices must be known when JAX traces: close over the graph, or make it static. Where
-    entries of a matrix are traced, as under `jit`, close over the matrix and pass them as `edge`.
+    order in which A stores them. Close over the graph, or make it static, and its formats are made once. Index arrays
+    may be traced, too; then each call makes the formats of its edges. Where only the entries of a matrix are traced, as
+    under `jit`, close over the matrix and pass them as `edge`.
 
     `message`: a function of (src, dst, edge) in jax.numpy, which gets each as it was given, an array or a dict of
     arrays, but with one row for each edge, and returns one row for each edge, [edges, ...]. The row of an edge may
@@ -139,7 +141,7 @@ def attend(
 # ---------------------------------------------------------------- in jax.numpy
 
 
-def _reduced(messages: Array, reduce: str, graph: FixedGraph) -> Array:
+def _reduced(messages: Array, reduce: str, graph: FixedGraph | TracedGraph) -> Array:
     """[edges, ...] -> [destinations, ...]."""
     if messages.dtype == jnp.bool_:
         if reduce != "sum":
@@ -153,13 +155,13 @@ def _reduced(messages: Array, reduce: str, graph: FixedGraph) -> Array:
     return out / grown(count("dst", graph.num_edges, graph.num_dst, out.dtype), out.ndim)
 
 
-def _attended(scores: Array, values: Array, graph: FixedGraph) -> Array:
+def _attended(scores: Array, values: Array, graph: FixedGraph | TracedGraph) -> Array:
     is_floating = jnp.issubdtype(scores.dtype, jnp.floating)
     weights = weights_of(scores, values, is_floating, lambda x: _softmax(x, graph))
     return push(weights * values, "dst", graph.num_dst)
 
 
-def _softmax(x: Array, graph: FixedGraph) -> Array:
+def _softmax(x: Array, graph: FixedGraph | TracedGraph) -> Array:
     """Softmax of [edges, ...] over the edges of each destination, as `graphweave.ops.attend` computes it."""
     top = push(jax.lax.stop_gradient(x), "dst", graph.num_dst, Fold.max)
     e = jnp.exp(x - pull(top, "dst", graph.num_edges))

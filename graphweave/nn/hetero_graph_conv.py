@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
+from graphweave.udf import run
 
 _FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda x: x.sum(0),
@@ -66,14 +67,18 @@ class HeteroGraphConv(nn.Module):
         src, dst = inputs if isinstance(inputs, tuple) else (inputs, inputs)
         if not isinstance(inputs, tuple) and getattr(g, "is_block", False):
             dst = {t: x[: g.num_dst_nodes(t)] for t, x in inputs.items() if t in g.dsttypes}
-        found: dict[str, list[Tensor]] = {}
-        for key in g.canonical_etypes:
-            layer = self._layer(key)
-            if layer is None or key[0] not in src or key[2] not in dst:
-                continue
-            args, kwargs = (mod_args or {}).get(key[1], ()), (mod_kwargs or {}).get(key[1], {})
-            found.setdefault(key[2], []).append(layer(g[key], (src[key[0]], dst[key[2]]), *args, **kwargs))
-        return {t: self._joined(results, t) for t, results in found.items()}
+
+        def received(g: Graph, src: Mapping[str, Tensor], dst: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+            found: dict[str, list[Tensor]] = {}
+            for key in g.canonical_etypes:
+                layer = self._layer(key)
+                if layer is None or key[0] not in src or key[2] not in dst:
+                    continue
+                args, kwargs = (mod_args or {}).get(key[1], ()), (mod_kwargs or {}).get(key[1], {})
+                found.setdefault(key[2], []).append(layer(g[key], (src[key[0]], dst[key[2]]), *args, **kwargs))
+            return {t: {"h": self._joined(results, t)} for t, results in found.items()}
+
+        return {t: fields["h"] for t, fields in run.on_relations(received, g, src, dst).items()}
 
     def _layer(self, key: tuple[str, str, str]) -> nn.Module | None:
         names = [name for name in (str(key), key[1]) if name in self.mods]

@@ -30,6 +30,8 @@ def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
         return _gathered(a, b, idx_b)
     if idx_b.shape[0] != a.shape[0]:
         raise DataError(f"idx_b has {idx_b.shape[0]} types, but a has {a.shape[0]} rows. Give each row one.")
+    if (other := run.host.get()) is not None and other.holds(idx_b):
+        return other.on_rows(lambda rows, types: _gathered(rows, b, types), a, idx_b)
     if idx_b.numel() == 0:
         return _segments(a, b, [0] * b.shape[0])
     lowest, highest = (int(x) for x in idx_b.aminmax())

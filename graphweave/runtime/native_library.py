@@ -49,6 +49,7 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "gw_bound_new": ((_POINTER, _BYTES, Int32, Int32, _POINTER, _POINTER), _STATUS),
     "gw_bound_free": ((_POINTER,), None),
     "gw_bound_bytes": ((_POINTER,), ctypes.c_int64),
+    "gw_bound_run": ((_POINTER, _BYTES, _POINTER, Int32), ctypes.c_int64),
     "gw_inputs_new": ((Int64, _BYTES, _BYTES, _BYTES), _POINTER),
     "gw_inputs_free": ((_POINTER,), None),
     "gw_inputs_found": ((_POINTER,), None),

@@ -154,6 +154,18 @@ class OnOneGraph:
         """The bytes of the memory that a run needs."""
         return int(self._native.gw_bound_bytes(self.address))
 
+    def run(self, values: Sequence[int], threads: int) -> None:
+        """Run on the values at these addresses, what is read and then what is written. MemoryError names a kernel that
+        had no memory."""
+        inside = arena.empty((self.nbytes,), torch.uint8)
+        failed = self._native.gw_bound_run(self.address, pack(f"{len(values)}q", *values), inside.data_ptr(), threads)
+        if failed >= 0:
+            raise _no_memory(self._alive[0].names[failed])
+
+
+def _no_memory(kernel: str) -> MemoryError:
+    return MemoryError(f"kernel {kernel} could not allocate its scratch memory. Free some, or take a smaller graph.")
+
 
 class _GraphOfCall:
     """The graph of a call that native code could not finish by itself, and what Python has done about it."""
@@ -201,10 +213,7 @@ class _GraphOfCall:
         index = self._index
         match status:
             case _ if status == _NO_ROOM and failure.position == -1:
-                raise MemoryError(
-                    f"kernel {self._segment.names[failure.at]} could not allocate its scratch memory."
-                    " Free some, or take a smaller graph."
-                )
+                raise _no_memory(self._segment.names[failure.at])
             case _ if status == _NO_INDEX:
                 formats.check(index[failure.at], wide=True)
             case _ if status == _UNEQUAL:

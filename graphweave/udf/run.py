@@ -12,7 +12,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 import torch._dynamo
@@ -48,6 +48,10 @@ _in_buckets: OrderedDict[Hashable, bool] = OrderedDict()
 """Keys whose last call needed more than ragged mailboxes can do, and ran in buckets."""
 
 
+Results: TypeAlias = dict[str, dict[str, Tensor]]
+"""Type of nodes -> name -> a row for each node."""
+
+
 class Host(Protocol):
     """Another array library, whose arrays the tensors in frames stand for. It compiles what passes along edges."""
 
@@ -59,6 +63,20 @@ class Host(Protocol):
 
     def call(self, function: Callable[..., object], *args: object) -> Any:
         """`function(*args)`, for a function of this package over messages."""
+
+    def on_relations(self, function: Callable[..., Results], graph: Any, *inputs: Mapping[str, Tensor]) -> Results:
+        """`function(graph, *inputs)`, which passes messages along relations of a graph: type of nodes -> name -> rows.
+        Inputs have rows of nodes, by type."""
+
+    def holds(self, x: Tensor) -> bool:
+        """Whether `x` stands for an array of the library, whose numbers may be known only when a compiled function
+        runs."""
+
+    def degrees(self, index: Tensor, num_rows: int) -> Tensor:
+        """How often each row occurs in `index`: [num_rows], of the dtype of `index`."""
+
+    def on_rows(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """`function(*rows)`, in which each row of the result depends on that row of the arguments alone."""
 
 
 host: ContextVar[Host | None] = ContextVar("host", default=None)
@@ -132,6 +150,13 @@ def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> di
     if is_plain() or host.get() is not None:
         return node_results(rows, frames, data, function)
     return shared(_key("nodes", (function,), data), node_results, rows, frames, data, function)
+
+
+def on_relations(function: Callable[..., Results], graph: object, *inputs: Mapping[str, Tensor]) -> Results:
+    """`function(graph, *inputs)`, in which messages pass along relations of a graph, as one program where another
+    library asks for it. `Host.on_relations` says what it takes and gives."""
+    other = None if is_plain() else host.get()
+    return function(graph, *inputs) if other is None else other.on_relations(function, graph, *inputs)
 
 
 def call(function: Callable[..., object], *args: object) -> Any:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import graphweave as gw
 from graphweave import nn as gnn
+from graphweave.core.errors import DataError
 from graphweave.core.settings import override
 from graphweave.tensorlike.answers import NotExpressible
 from tests.nn.test_nn_layers import arguments, graph_of, made
@@ -80,10 +82,8 @@ def assert_same(
         np.testing.assert_allclose(np.asarray(a), b.numpy(), rtol=1e-9, atol=1e-9)
 
 
-DEFAULT = ("graph-both-weights", "sage-mean-pair", "gat", "edge")
+DEFAULT = ("graph-both-weights", "sage-mean-pair", "sage-lstm", "gat", "edge")
 FEW = ("hub_dst", "bipartite")
-IN_BUCKETS = ("sage-lstm", "sage-lstm-pair")
-"""PyTorch's LSTM writes into tensors, which arrays of JAX do not allow."""
 
 
 def check(name: str, edges: EdgeList) -> None:
@@ -93,7 +93,8 @@ def check(name: str, edges: EdgeList) -> None:
     assert_same(made(case).eval(), graph_of(edges, pair), data, (), pair, names)
 
 
-@pytest.mark.parametrize("name", by_default([n for n in CASES if n not in IN_BUCKETS], *DEFAULT))
+@pytest.mark.parametrize("name", by_default(CASES, *DEFAULT))
+@pytest.mark.filterwarnings("ignore:graphweave.*cannot reduce all mailboxes at once:UserWarning")
 def test_a_layer_is_that_of_pytorch(name: str) -> None:
     for edges in graphs_of(CASES[name]):
         if edges.name in FEW:
@@ -105,7 +106,8 @@ def test_a_graph_without_nodes_has_no_addresses_and_no_operands_for_them() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in CASES if n not in IN_BUCKETS])
+@pytest.mark.filterwarnings("ignore:graphweave.*cannot reduce all mailboxes at once:UserWarning")
+@pytest.mark.parametrize("name", CASES)
 def test_a_layer_on_awkward_graphs(name: str) -> None:
     for edges in graphs_of(CASES[name]):
         check(name, edges)
@@ -166,8 +168,55 @@ def test_parameters_are_drawn_from_a_key_as_the_constructor_draws_them() -> None
     assert bool((first["bias"] == 0).all()), "which reset_parameters sets, after PyTorch's own"
 
 
-@pytest.mark.filterwarnings("ignore:graphweave.*cannot reduce all mailboxes at once:UserWarning")
+RECURRENT: dict[str, Any] = {
+    "lstm": lambda: nn.LSTM(5, 4, batch_first=True),
+    "lstm both ways": lambda: nn.LSTM(5, 4, num_layers=2, bidirectional=True),
+    "lstm projected": lambda: nn.LSTM(5, 6, proj_size=3),
+    "lstm without biases": lambda: nn.LSTM(5, 6, proj_size=3, bias=False),
+    "gru": lambda: nn.GRU(5, 4, num_layers=2, batch_first=True),
+    "gru without biases": lambda: nn.GRU(5, 4, bias=False, bidirectional=True),
+    "lstm cell": lambda: nn.LSTMCell(5, 4),
+    "gru cell": lambda: nn.GRUCell(5, 4, bias=False),
+}
+
+
+@pytest.mark.parametrize("name", by_default(RECURRENT, "lstm both ways", "gru"))
+def test_recurrent_modules_are_those_of_pytorch(name: str) -> None:
+    """Outputs and states, and every gradient."""
+    torch.manual_seed(0)
+    module = RECURRENT[name]().double()
+    x = torch.randn(*((3, 5) if isinstance(module, nn.RNNCellBase) else (3, 7, 5)), dtype=torch.float64)
+
+    def score(outs: list[Any]) -> Any:
+        return sum((out**2 + out).sum() for out in outs)
+
+    given = x.clone().requires_grad_()
+    want = score(pytree.tree_leaves(module(given)))
+    wanted = torch.autograd.grad(want, [given, *module.parameters()])
+    layer = gj.Layer(module)
+
+    def loss(parameters: Any, x: Any) -> Any:
+        return score(jax.tree.leaves(layer.apply(parameters, x)))
+
+    value, (of_parameters, of_x) = jax.jit(jax.value_and_grad(loss, (0, 1)))(layer.parameters(), jnp.asarray(x.numpy()))
+    found = [value, of_x, *(of_parameters[n] for n, _ in module.named_parameters())]
+    for a, b in zip(found, (want.detach(), *wanted), strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-9, atol=1e-9)
+
+
+def test_dropout_between_recurrent_layers_is_refused() -> None:
+    layer = gj.Layer(nn.LSTM(3, 2, num_layers=2, dropout=0.5).double())
+    layer.module.train()
+    with pytest.raises(DataError, match="no dropout between layers"):
+        layer.apply(layer.parameters(), jnp.ones((1, 2, 3)))
+
+
 def test_a_step_without_a_meaning_is_named() -> None:
-    layer = gj.Layer(gnn.SAGEConv(3, 2, "lstm").double())
-    with pytest.raises(NotExpressible, match="add_ has no meaning in JAX"):
-        layer.apply(layer.parameters(), gj.graph(([0, 1], [1, 1]), 2), jnp.ones((2, 3)))
+    layer = gj.Layer(Sorted())
+    with pytest.raises(NotExpressible, match="sort has no meaning in JAX"):
+        layer.apply({}, jnp.ones((2, 3)))
+
+
+class Sorted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sort(dim=0).values

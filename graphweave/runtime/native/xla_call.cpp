@@ -1,4 +1,4 @@
-// Kernels on one graph (`gw_bound_run` of segment_runs.cpp) as a foreign call of XLA. XLA_FFI_HEADER is the path of XLA's C interface.
+// Kernels as a foreign call of XLA: on one graph (`gw_bound_run` of segment_runs.cpp), or on a graph that comes with the call (`Serve`). XLA_FFI_HEADER is the path of XLA's C interface.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -21,12 +21,18 @@ namespace {
 
 typedef int64_t Run(const void* graph, char* const* values, char* inside, int32_t num_threads);
 
-struct Table {  // the caller keeps what its addresses name
+// Makes formats of the edges that are among the operands `given`, and runs kernels on them. Returns 0, or one of XLA's
+// codes of errors, with its text in `said`, which has `room` bytes.
+typedef int64_t Serve(int64_t id, char* const* given, int32_t num_threads, char* said, int64_t room);
+
+struct Table {   // the caller keeps what its addresses name
+  Serve* serve;  // null where the graph is known; otherwise the next four are not used
   Run* run;
   const void* graph;
   const char* names;  // of the kernels, each ended by a zero
   int64_t num_values;
   char* const* fixed;  // the address of each value; null for operands and results, in this order
+  int64_t num_given;   // operands and results of a call
   int32_t num_threads;
   bool is_scheduled;      // whether a schedule says the number of threads, which then stays
   const int64_t* nbytes;  // sizes of the results
@@ -62,13 +68,13 @@ bool described(XLA_FFI_Extension_Base* extension) {
   return true;
 }
 
-bool find_table(const XLA_FFI_Attrs& attrs, Table* table) {
+bool find_table(const XLA_FFI_Attrs& attrs, int64_t* id, Table* table) {
   for (int64_t i = 0; i < attrs.size; ++i) {
     if (attrs.types[i] != XLA_FFI_AttrType_SCALAR) continue;
     if (std::string(attrs.names[i]->ptr, attrs.names[i]->len) != "table") continue;
-    const int64_t id = *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(attrs.attrs[i])->value);
+    *id = *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(attrs.attrs[i])->value);
     const std::lock_guard<std::mutex> held(lock);
-    const auto found = tables.find(id);
+    const auto found = tables.find(*id);
     if (found == tables.end()) return false;
     *table = found->second;
     return true;
@@ -101,7 +107,14 @@ void on_huge_pages(void* data, int64_t nbytes) {
 extern "C" void gw_xla_add(int64_t id, Run* run, const void* graph, const char* names, int64_t num_values,
                            char* const* fixed, int32_t num_threads, bool is_scheduled, const int64_t* nbytes) {
   const std::lock_guard<std::mutex> held(lock);
-  tables[id] = Table{run, graph, names, num_values, fixed, num_threads, is_scheduled, nbytes};
+  const int64_t num_given = 1 + std::count(fixed, fixed + num_values, nullptr);
+  tables[id] = Table{nullptr, run, graph, names, num_values, fixed, num_given, num_threads, is_scheduled, nbytes};
+}
+
+extern "C" void gw_xla_add_served(int64_t id, Serve* serve, int64_t num_given, int32_t num_threads, bool is_scheduled,
+                                  const int64_t* nbytes) {
+  const std::lock_guard<std::mutex> held(lock);
+  tables[id] = Table{serve, nullptr, nullptr, nullptr, 0, nullptr, num_given, num_threads, is_scheduled, nbytes};
 }
 
 extern "C" void gw_xla_set_threads(int32_t wanted) { wanted_threads.store(wanted, std::memory_order_relaxed); }
@@ -118,20 +131,44 @@ extern "C" void gw_xla_remove(int64_t id) {
   tables.erase(id);
 }
 
-// The last result of the call is memory for values inside. The others are results of the kernels.
+namespace {
+
+// The last of `given` is memory for values inside. The others are operands and results of the kernels.
+XLA_FFI_Error* run_kernels(const XLA_FFI_Api* api, const Table& table, const std::vector<char*>& given) {
+  std::vector<char*> values(table.fixed, table.fixed + table.num_values);
+  auto next = given.begin();
+  for (char*& value : values)
+    if (!value) value = *next++;
+  const int64_t step = table.run(table.graph, values.data(), given.back(), table.threads());
+  if (step < 0) return nullptr;
+  const char* name = table.names;
+  for (int64_t i = 0; i < step; ++i) name += strlen(name) + 1;
+  return failed(api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+                std::string("graphweave: kernel ") + name +
+                    " could not allocate its scratch memory. Free some, or take a smaller graph.");
+}
+
+XLA_FFI_Error* serve(const XLA_FFI_Api* api, int64_t id, const Table& table, const std::vector<char*>& given) {
+  char said[2048] = "";
+  const int64_t code = table.serve(id, given.data(), table.threads(), said, sizeof said);
+  return code == 0 ? nullptr : failed(api, static_cast<XLA_FFI_Error_Code>(code), said);
+}
+
+}  // namespace
+
 extern "C" XLA_FFI_Error* gw_xla_call(XLA_FFI_CallFrame* frame) {
   if (described(frame->extension_start)) return nullptr;
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
+  int64_t id;
   Table table;
-  if (!find_table(frame->attrs, &table))
+  if (!find_table(frame->attrs, &id, &table))
     return failed(frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
                   "graphweave: expected kernels of this process, but another one has compiled this function."
                   " Trace it again in this process: its graph and kernels are addresses in memory.");
   const int64_t num_given = frame->args.size + frame->rets.size;
-  const int64_t expected = 1 + std::count(table.fixed, table.fixed + table.num_values, nullptr);
-  if (num_given != expected)
+  if (num_given != table.num_given)
     return failed(frame->api, XLA_FFI_Error_Code_INTERNAL,
-                  "graphweave: expected " + std::to_string(expected) + " operands and results (got " +
+                  "graphweave: expected " + std::to_string(table.num_given) + " operands and results (got " +
                       std::to_string(num_given) + "). Report this.");
   std::vector<char*> given;
   given.reserve(num_given);
@@ -141,19 +178,6 @@ extern "C" XLA_FFI_Error* gw_xla_call(XLA_FFI_CallFrame* frame) {
     given.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[i])->data));
     on_huge_pages(given.back(), table.nbytes[i]);
   }
-  std::vector<char*> values(table.fixed, table.fixed + table.num_values);
-  auto next = given.begin();
-  for (char*& value : values)
-    if (!value) value = *next++;
-  int64_t step;
-  {
-    const Denormals kept;
-    step = table.run(table.graph, values.data(), given.back(), table.threads());
-  }
-  if (step < 0) return nullptr;
-  const char* name = table.names;
-  for (int64_t i = 0; i < step; ++i) name += strlen(name) + 1;
-  return failed(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-                std::string("graphweave: kernel ") + name +
-                    " could not allocate its scratch memory. Free some, or take a smaller graph.");
+  const Denormals kept;
+  return table.serve ? serve(frame->api, id, table, given) : run_kernels(frame->api, table, given);
 }
