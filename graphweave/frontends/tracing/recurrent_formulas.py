@@ -22,9 +22,11 @@ MAX_UNROLLED_STEPS = 32
 second to compile."""
 
 _OF_PYTORCH: dict[str, Callable[..., object]] = {
-    "RNN_TANH": torch.nn.RNN.forward, "RNN_RELU": torch.nn.RNN.forward, "LSTM": torch.nn.LSTM.forward,
+    "RNN_TANH": torch.nn.RNN.forward,
+    "RNN_RELU": torch.nn.RNN.forward,
+    "LSTM": torch.nn.LSTM.forward,
     "GRU": torch.nn.GRU.forward,
-}  # fmt: skip
+}
 """PyTorch's own forward of each mode of a layer."""
 _IN_EAGER_MODE = {mode: torch._dynamo.disable(forward) for mode, forward in _OF_PYTORCH.items()}
 """The same, breaking the graph."""
