@@ -317,7 +317,7 @@ def test_the_format_of_edges_is_chosen_by_how_many_there_are() -> None:
 @pytest.mark.parametrize("edges", [0, 1, 40])
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_schedule_of_grouped_edges_is_taken_of_few_edges_too(edges: int) -> None:
-    assert "edges k in " in loops_of(None, 33, edges=edges, edge_order="hilbert")
+    assert "edges within in pieces" in loops_of(None, 33, edges=edges, edge_order="hilbert")
 
 
 @pytest.mark.usefixtures("fresh_compiler")
