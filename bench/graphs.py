@@ -93,10 +93,23 @@ def load(name: str, folder: Path, seed: int = 0, *, pseudo: bool = False) -> Wor
         data = npz(folder / _FILES[name], symmetric=name == "arxiv")
         num_nodes, index = data.num_nodes, data.edge_index
         x = data.x if name == "cora-features" else None
+    return workload_of(index, num_nodes, generator, x, pseudo=2 if pseudo else 0)
+
+
+def workload_of(
+    index: Tensor, num_nodes: int, generator: torch.Generator, x: Tensor | None = None, *, inputs: int = FEATURES,
+    classes: int = HIDDEN, pseudo: int = 0,
+) -> Workload:  # fmt: skip
+    """A graph with the features `x`, or random ones [N, inputs], and labels below `classes`.
+
+    Edges have `pseudo` pseudo-coordinates: two are those of `Workload`, any other number random ones.
+    """
     if x is None:
-        x = torch.randn(num_nodes, FEATURES, generator=generator)
-    y = torch.randint(HIDDEN, (num_nodes,), generator=generator)
-    return Workload(x, index, y, pseudo_coordinates(index, num_nodes) if pseudo else None)
+        x = torch.randn(num_nodes, inputs, generator=generator)
+    y = torch.randint(classes, (num_nodes,), generator=generator)
+    if pseudo in (0, 2):
+        return Workload(x, index, y, pseudo_coordinates(index, num_nodes) if pseudo else None)
+    return Workload(x, index, y, torch.rand(index.size(1), pseudo, generator=generator))
 
 
 def pseudo_coordinates(edge_index: Tensor, num_nodes: int) -> Tensor:

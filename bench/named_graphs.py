@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bench import graphs
-from bench.graphs import Workload, knn_clouds, pseudo_coordinates
+from bench.graphs import Workload, knn_clouds, workload_of
 from bench.relational_graphs import kept_path
 from graphweave.data import npz, rmat
 
@@ -132,18 +132,12 @@ def workload(name: str, inputs: int, pseudo: int, classes: int, folder: Path) ->
     """Random features [N, inputs] and labels below `classes`. Edges have `pseudo` pseudo-coordinates."""
     if name in graphs.POINT_SETS or name == "cora-features":
         return graphs.load(name, folder, pseudo=pseudo == 2)
-    generator = torch.Generator().manual_seed(0)
+    generator, x = torch.Generator().manual_seed(0), None
     kind, *numbers = name.split(":")
     if kind == "points":
         clouds, points, k = map(int, numbers)
         x, index = knn_clouds(clouds, points, k, generator)
+        nodes = x.size(0)
     else:
         index, nodes = edges_of(name, folder)
-        x = torch.randn(nodes, inputs, generator=generator)
-    y = torch.randint(classes, (x.size(0),), generator=generator)
-    attributes = None
-    if pseudo == 2:
-        attributes = pseudo_coordinates(index, x.size(0))
-    elif pseudo:
-        attributes = torch.rand(index.size(1), pseudo, generator=generator)
-    return Workload(x, index, y, attributes)
+    return workload_of(index, nodes, generator, x, inputs=inputs, classes=classes, pseudo=pseudo)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -225,12 +225,22 @@ def measured(bench: Bench, case: Case | Numbers, options: Namespace, argv: Seque
         return Measuring(bench, case, options, argv, Path(folder)).run()
 
 
+def take_small_sizes(options: Namespace, cases: Iterable[Case | Numbers]) -> None:
+    """Replace options by the small sizes with which `cases` are measured, so that records and tables tell these."""
+    for case in cases:
+        for name, size in case.small.items():
+            if type(getattr(options, name, None)) is type(size):
+                setattr(options, name, size)
+
+
 def run(bench: Bench, argv: Sequence[str] | None = None) -> int:
     """The command of a benchmark. The exit code is 1 if a result is wrong."""
     argv = sys.argv[1:] if argv is None else argv
     options = options_of(bench, argv)
     torch.set_num_threads(options.threads)
     chosen = chosen_of(list(bench.cases(options)), options.cases)
+    if options.quick:
+        take_small_sizes(options, chosen)
     of_places = {name for name, default in bench.options.items() if default is Path or isinstance(default, Path)}
     own = {name: getattr(options, name) for name in bench.options if name not in {"data_dir", *of_places}}
     about = {"benchmark": bench.name, "threads": options.threads, "quick": options.quick, "options": own}

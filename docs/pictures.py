@@ -51,7 +51,7 @@ MODELS = {
     "EdgeConv": ("train_step_points", "edgeconv points"),
 }  # fmt: skip
 """Label -> the file of results and the name in it."""
-DGL = {"GAT": "gat", "MoNet": "monet", "EdgeConv": "edgeconv"}
+DGL = {"GAT": "gat rmat", "MoNet": "monet rmat", "EdgeConv": "edgeconv points"}
 """Models that were measured beside DGL, and their names in `peers.json`."""
 FIRST_CALLS = {"GCN": "gcn-2", "GraphSAGE": "sage-2", "GAT": "gat-2", "GATv2": "gatv2-2"}
 """Models whose first calls were measured, and their names in `first_call.json`."""
@@ -69,11 +69,11 @@ def speeds() -> dict[str, dict[str, float]]:
     peers = results("peers")
     found: dict[str, dict[str, float]] = {}
     for label, (file, name) in MODELS.items():
-        seconds = {s: v["median"] for s, v in results(file)[name]["systems"].items() if v["status"] == "ok"}
+        seconds = {s: v["median"] for s, v in results(file)[name].items() if v["status"] == "ok"}
         eager, ours = seconds["eager"], seconds["graphweave"]
         of = {"torch.compile": eager / seconds["inductor"], "graphweave": eager / ours}
         if label in DGL:
-            beside = peers[DGL[label]]["systems"]
+            beside = peers[DGL[label]]
             of["DGL"] = of["graphweave"] * beside["graphweave"]["median"] / beside["dgl"]["median"]
         found[label] = of
     return found
@@ -86,7 +86,7 @@ def paid_after() -> dict[str, dict[tuple[str, str], int | None]]:
     found: dict[str, dict[tuple[str, str], int | None]] = {}
     for label, case in FIRST_CALLS.items():
         file, name = MODELS[label]
-        steps = {system: measured["median"] for system, measured in results(file)[name]["systems"].items()}
+        steps = {system: measured["median"] for system, measured in results(file)[name].items()}
         found[label] = {
             (system, disk): BreakEven(run["first"] + steps[system], steps["eager"], steps[system]).steps
             for system in ("inductor", "graphweave")

@@ -53,7 +53,7 @@ def second_for_a_value() -> float:
     """Seconds that one core takes for each edge and exchanged value in a step: of two layers of GraphSAGE, 64 wide, on
     R-MAT edges, by bench/results/train_step_rmat.json, which was measured on two threads."""
     found = json.loads((RESULTS / "train_step_rmat.json").read_text())
-    system = found["results"]["sage rmat"]["systems"]["graphweave"]
+    system = found["results"]["sage rmat"]["graphweave"]
     return float(system["median"]) / system["edges"] / (64 + 64) * found["machine"]["threads"]
 
 

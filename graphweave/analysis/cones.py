@@ -49,6 +49,12 @@ def type_of(program: ir.Program, ref: ir.Ref) -> ir.Type:
     return t
 
 
+def row_bytes(program: ir.Program, ref: ir.Ref) -> int:
+    """Bytes of a row of the value."""
+    t = type_of(program, ref)
+    return numel(t.shape) * t.dtype.itemsize
+
+
 def map_type(program: ir.Program, ref: ir.Ref) -> ir.MapType:
     t = program.types[ref]
     assert isinstance(t, ir.MapType)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import row_space
+from graphweave.analysis.cones import row_bytes, row_space, type_of
 from graphweave.analysis.flow import Flow
 from graphweave.analysis.ownership import HaloRows, Sharding
 from graphweave.analysis.ownership_rules import owned_rows
@@ -154,26 +154,17 @@ class _Choice:
         spread = isinstance(node, ir.Pull) and isinstance(self.program.nodes[node.map], ir.ToUnit)
         if isinstance(node, ir.Const) or spread or steady or ref in self.once:
             return 0.0
-        t = self._type(ref)
-        sent = self._bytes(ref) * self._halo_rows(t.space)
+        t = type_of(self.program, ref)
+        sent = row_bytes(self.program, ref) * self._halo_rows(t.space)
         return sent / WIRE_BANDWIDTH + WIRE_LATENCY * max(len(self.halo.of(t.space)), 1)
 
     def _work(self, ref: ir.Ref) -> float:
         """Seconds to compute rows of `ref` for the halo, and for own rows once more if these are needed apart. Of a
         product, the own rows are read where they are."""
-        t, node = self._type(ref), self.program.nodes[ref]
+        t, node = type_of(self.program, ref), self.program.nodes[ref]
         halo = self._halo_rows(t.space)
         if isinstance(node, ir.MatMul):
-            w = self._type(node.w)
-            return halo * (2 * numel(w.shape) / PRODUCT_RATE + self._bytes(ref) / BANDWIDTH)
+            w = type_of(self.program, node.w)
+            return halo * (2 * numel(w.shape) / PRODUCT_RATE + row_bytes(self.program, ref) / BANDWIDTH)
         rows = halo + (self.costs.statistics.rows(t.space) if ref in self.owned else 0)
-        return rows * (numel(t.shape) / VECTOR_RATE + self._bytes(ref) / BANDWIDTH)
-
-    def _bytes(self, ref: ir.Ref) -> int:
-        t = self._type(ref)
-        return numel(t.shape) * t.dtype.itemsize
-
-    def _type(self, ref: ir.Ref) -> ir.Type:
-        t = self.program.types[ref]
-        assert isinstance(t, ir.Type)
-        return t
+        return rows * (numel(t.shape) / VECTOR_RATE + row_bytes(self.program, ref) / BANDWIDTH)

@@ -39,7 +39,10 @@ class Hoist:
         for ref in sorted(only, reverse=True):
             node = program.nodes[ref]
             if is_scalar(program, ref) and ref in crossing:
-                crossing.update(operands(node))  # a tensor whose size is asked for at each call
+                if ref in worked:
+                    keep.append(ref)
+                else:
+                    crossing.update(operands(node))
             if isinstance(node, ir.Input) or is_structure(node) or is_scalar(program, ref):
                 continue
             read = ref in indices and self._is_read(ref)

@@ -17,6 +17,7 @@ from graphweave.certificate.random_numbers import CounterBased, DrawnAs, default
 from graphweave.core.errors import DataError
 from graphweave.core.settings import override
 from graphweave.ir.philox import uniform
+from graphweave.runtime.cuda_stream import wait_for_gpu
 
 Draws: TypeAlias = Literal["by position", "in order"]
 """How random numbers are drawn: from a seed and the position of each number, as compiled programs do for tensors on
@@ -64,10 +65,10 @@ class Stepper:
         self.program.restore()
         with self.program.in_place():
             torch.manual_seed(self._seed)
-            _synchronize()
+            wait_for_gpu()
             begun = time.perf_counter()
             self._run(data)
-            _synchronize()
+            wait_for_gpu()
             return time.perf_counter() - begun
 
     def _run(self, data: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -119,8 +120,3 @@ def _random_state() -> list[bytes]:
     """The states of PyTorch's generators, on all devices in use."""
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
     return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)]
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

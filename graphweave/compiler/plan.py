@@ -19,6 +19,7 @@ from graphweave.core.errors import IRError, Reason
 from graphweave.core.kernel_schedules import HALVES, KernelSchedules, lines_of
 from graphweave.core.log import logger, warn_once
 from graphweave.core.options import Options, Target, of_kernel
+from graphweave.core.schedule import EDGE_FIELDS
 from graphweave.core.spans import PRINT, span
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel, Role
@@ -184,7 +185,7 @@ def _plan_steps(
     name: PlanName, facts: Facts, options: Options, made: tuple[ir.Ref, ...], statistics: Statistics | None
 ) -> Plan:
     """The plan of a program where `made` is there already."""
-    facts = facts.walked(EdgeWalks(options.schedule.edge_format, _few_edges(facts.program, statistics)))
+    facts = facts.walked(EdgeWalks(options.schedule.edge_format, _few_edges(facts.program, statistics, options)))
     order = schedule(facts, made, options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
@@ -201,8 +202,12 @@ def _plan_steps(
     return Plan(name, facts, order, kernels, refused, options)
 
 
-def _few_edges(program: ir.Program, statistics: Statistics | None) -> frozenset[ir.MapType]:
-    """The types of maps that have no more edges than rows."""
+def _few_edges(program: ir.Program, statistics: Statistics | None, options: Options) -> frozenset[ir.MapType]:
+    """The types of maps that have no more edges than rows. None where a schedule says how to go along grouped edges,
+    so that it does not depend on the graph whether a kernel can take it."""
+    by_name = () if options.schedules is None else options.schedules.given
+    if any(name in s.given for s in (options.schedule, *(s for _, s in by_name)) for name in EDGE_FIELDS):
+        return frozenset()
     known = {} if statistics is None else dict(statistics.counted)
     maps = (t for t in program.types if isinstance(t, ir.MapType) and t.dom in known and t.cod in known)
     return frozenset(t for t in maps if known[t.dom] <= known[t.cod])

@@ -35,6 +35,18 @@ CPU_FIELDS = (
 )  # fmt: skip
 """Fields that only a CPU takes."""
 
+EDGE_FIELDS = (
+    "walk",
+    "row_order",
+    "edge_order",
+    "source_partitions",
+    "feature_tile",
+    "register_tile",
+    "unroll",
+    "prefetch",
+)
+"""Fields that say how a kernel goes along edges that are grouped by their rows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:

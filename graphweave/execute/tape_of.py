@@ -448,7 +448,7 @@ class TapeMaker:
         }  # fmt: skip
         owned = any(p.own for _, p in promised.values())
         # the memo also gives them to others
-        held = {r for r in self._plan.hoisted if not is_integral(self._program, r)}
+        held = {r for r in self._plan.hoisted if is_tensor(self._program, r) and not is_integral(self._program, r)}
         if owned and held & {r for r, _ in promised.values()}:
             add(tape.Taken(tuple(sorted(held))))
         results = self._outputs[: len(promises)]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from graphweave.analysis.cones import type_of
 from graphweave.core.errors import IRError
 from graphweave.core.numbers import typed
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -38,12 +39,12 @@ def evaluate(program: ir.Program, ref: ir.Ref, given: Callable[[ir.Ref], Array],
         case ir.Push(x, m):
             return _push(node, given(x), program, given(m), rows)
         case ir.Pointwise(op, args):
-            ts = [_type(program, a) for a in args]
+            ts = [type_of(program, a) for a in args]
             rank = max(len(u.shape) for u in ts)
             return _function(op)(*(_with_rank(given(a), u, rank) for a, u in zip(args, ts, strict=True)))
         case ir.Concat(xs, dim):
             assert isinstance(t, ir.Type)
-            parts = [_on(given(x), _type(program, x), t.space, rows) for x in xs]
+            parts = [_on(given(x), type_of(program, x), t.space, rows) for x in xs]
             return jnp.concatenate(parts, dim + _lead(t.space))
         case ir.Join(xs):
             return jnp.concatenate([_with_rows(given(x), _type(program, x)) for x in xs])
@@ -71,7 +72,7 @@ def _function(op: Op) -> Callable[..., Any]:
 def _reshaped(node: ir.Node, program: ir.Program, given: Callable[[ir.Ref], Array], rows: Mapping[Space, int]) -> Array:
     if not isinstance(node, ir.Cast | ir.Reduce | ir.Reshape | ir.Broadcast | ir.Permute | ir.Slice | ir.Pad):
         raise IRError(f"{node!r} has no meaning in JAX. Report this program.")
-    x, t = given(node.x), _type(program, node.x)
+    x, t = given(node.x), type_of(program, node.x)
     lead = _lead(t.space)
     match node:
         case ir.Cast(_, dtype):
@@ -102,7 +103,7 @@ def _pull(x: Array, program: ir.Program, m: ir.Ref, index: Array, rows: Mapping[
 
 def _push(node: ir.Push, x: Array, program: ir.Program, index: Array, rows: Mapping[Space, int]) -> Array:
     assert isinstance(node.fold, Fold), "JAX's functions have no folds of one's own"
-    t, m = _type(program, node.x), program.types[node.map]
+    t, m = type_of(program, node.x), program.types[node.map]
     if index is None:
         if x.shape[0] == 0:
             return jnp.full(t.shape, typed(node.empty, t.dtype), JAX_DTYPE[t.dtype])
@@ -141,9 +142,3 @@ def _with_rank(x: Array, t: ir.Type, rank: int) -> Array:
     if t.space == UNIT:
         return x
     return x.reshape((x.shape[0], *[1] * (rank - len(t.shape)), *t.shape))
-
-
-def _type(program: ir.Program, ref: ir.Ref) -> ir.Type:
-    t = program.types[ref]
-    assert isinstance(t, ir.Type)
-    return t

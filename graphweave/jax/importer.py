@@ -24,7 +24,7 @@ from graphweave.ir.message.verify import verify
 from graphweave.jax.elementwise import ELEMENTWISE, dtype_of
 from graphweave.jax.moves import End, Types
 from graphweave.jax.products import dot_general
-from graphweave.jax.shapes import SEVERAL, SHAPES, only_row
+from graphweave.jax.shapes import SEVERAL, SHAPES, shared_row
 from graphweave.jax.values import CannotSay, Value, Values
 
 
@@ -201,12 +201,24 @@ class _TraceImporter:
                 continue
             line = line_of(eqn)
             self._values.loc = line or self._values.loc
+            args = [self._read(env, v) for v in eqn.invars]
             try:
-                found = self._equation(eqn, [self._read(env, v) for v in eqn.invars])
+                found = self._equation(eqn, args)
             except (CannotSay, IRError) as error:
-                raise self._refused(eqn, str(error)) from None
+                shared = [shared_row(self._values, v) for v in args]
+                if shared == args:
+                    raise self._refused(eqn, str(error)) from None
+                found = self._of_one_row(eqn, shared, error)
             for var, value in zip(eqn.outvars, found, strict=True):
                 env[var] = value
+
+    def _of_one_row(self, eqn: Any, shared: list[Value], refusal: Exception) -> Sequence[Value]:
+        """The results of an equation that is refused, `refusal`, of operands of one row, from `shared`, that row as
+        shared data."""
+        try:
+            return self._equation(eqn, shared)
+        except (CannotSay, IRError):
+            raise self._refused(eqn, str(refusal)) from None
 
     def _equation(self, eqn: Any, args: list[Value]) -> Sequence[Value]:
         name, params, values = eqn.primitive.name, eqn.params, self._values
@@ -285,10 +297,10 @@ class _TraceImporter:
 
     def _result(self, v: Value, rows: Rows) -> tuple[ir.Ref, Result]:
         values = self._values
+        if rows == "unit" or v.rows != 0 or values.space(v) != self._space(rows):
+            v = shared_row(values, v)
         if rows == "unit" and v.rows is not None:
-            if v.shape[v.rows] != 1:
-                raise CannotSay("has a row for each edge or node where all share one")
-            v = only_row(values, v)
+            raise CannotSay("has a row for each edge or node where all share one")
         elif rows != "unit" and v.rows not in (None, 0):
             raise CannotSay("has its rows in another dim than the first")
         elif rows != "unit" and v.rows is None and not v.is_uniform(0):

@@ -25,18 +25,14 @@ def _broadcast_in_dim(
     return values.with_dims(x, tuple(map(int, shape)), [int(d) for d in broadcast_dimensions])
 
 
-def reshaped(values: Values, x: Value, shape: tuple[int, ...]) -> Value:
-    try:
-        return values.with_shape(x, shape)
-    except CannotSay:
-        if x.rows is None or x.shape[x.rows] != 1:
-            raise
-    return values.with_shape(only_row(values, x), shape)
+def shared_row(values: Values, x: Value) -> Value:
+    """A value on a space of one row as data that all rows share; any other value as it is.
 
-
-def only_row(values: Values, x: Value) -> Value:
-    """A value on a space of one row as shared data."""
-    assert x.rows is not None
+    In an array of one row JAX takes the rows' dim for any other dim of size 1: it squeezes one and puts another in its
+    place. As shared data, that row broadcasts to every dim of size 1.
+    """
+    if x.rows is None or x.shape[x.rows] != 1:
+        return x
     ref = values.add(ir.Push(x.ref, values.add(ir.ToUnit(values.space(x))), Fold.sum))
     features = list(values.type(ref).shape)
     features.insert(x.rows, 1)
@@ -46,12 +42,12 @@ def only_row(values: Values, x: Value) -> Value:
 def _reshape(values: Values, x: Value, *, new_sizes: Sequence[int], dimensions: Any = None, **params: Any) -> Value:
     if dimensions is not None:
         x = values.transposed(x, [int(d) for d in dimensions])
-    return reshaped(values, x, tuple(map(int, new_sizes)))
+    return values.with_shape(x, tuple(map(int, new_sizes)))
 
 
 def _squeeze(values: Values, x: Value, *, dimensions: Sequence[int], **params: Any) -> Value:
     gone = {int(d) % len(x.shape) for d in dimensions}
-    return reshaped(values, x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
+    return values.with_shape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
 
 
 def _expand_dims(values: Values, x: Value, *, dimensions: Sequence[int], **params: Any) -> Value:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from graphweave.core.errors import ScheduleError
 from graphweave.core.options import Options, Target
-from graphweave.core.schedule import CPU_FIELDS, GPU_FIELDS, Schedule
+from graphweave.core.schedule import CPU_FIELDS, EDGE_FIELDS, GPU_FIELDS, Schedule
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import csrs_around, mapped, statements
 from graphweave.ir.message.infer import numel
@@ -22,9 +22,6 @@ _TILES = ("feature_tile", "register_tile")
 
 _LEAST_TILE = 64
 """The compiler's own tiles have at least this many features, since each goes through the graph again."""
-
-_OF_EDGES = ("walk", "row_order", "edge_order", "source_partitions", *_TILES, "unroll", "prefetch")
-"""Fields that say how a kernel goes along its edges."""
 
 _OF_A_CSR = ("walk", "row_order", "edge_order", "source_partitions")
 """Fields that a kernel does not take whose rows have equally many edges, one after the other, or that walks items."""
@@ -179,7 +176,7 @@ def _reason(name: str, kernel: loop.Kernel, schedule: Schedule, target: Target, 
     if name in CPU_FIELDS and target == "triton":
         return "the kernel runs on a GPU"
     products, nested = _multiplies(kernel), _nested(kernel)
-    if name in _OF_EDGES and not walks_edges(kernel):
+    if name in EDGE_FIELDS and not walks_edges(kernel):
         return "the kernel walks no edges"
     if name in _OF_A_CSR and any(csr.positions is not None for csr in kernel.csrs):
         return "each row of the kernel has equally many edges, which lie one after the other"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from graphweave.analysis.cones import row_space, type_of
+from graphweave.analysis.cones import row_bytes, row_space, type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors
 from graphweave.analysis.halo import ROW_WISE, WIRE_BANDWIDTH, WIRE_LATENCY
@@ -63,7 +63,7 @@ class _Totals:
         mean = dict(sharding.mean_halo)
         for ref, node in enumerate(program.nodes):
             if isinstance(node, ir.Exchange):
-                self.twins[self._type(node.x).space] = node.space
+                self.twins[type_of(self.program, node.x).space] = node.space
                 if not node.slot:  # rows of the last step are other numbers
                     self.sent.setdefault(node.x, ref)
             elif isinstance(node, ir.ExchangeBack):
@@ -72,7 +72,7 @@ class _Totals:
         self._parts: dict[ir.Ref, ir.Ref] = {}
         self.backs = frozenset(
             r for r, n in enumerate(program.nodes)
-            if isinstance(n, ir.ExchangeBack) and n.fold is Fold.sum and self._type(r).dtype.is_float
+            if isinstance(n, ir.ExchangeBack) and n.fold is Fold.sum and type_of(self.program, r).dtype.is_float
             and n.space in self.twins
         )  # fmt: skip
         while self.backs:
@@ -121,7 +121,7 @@ class _Totals:
             return False
         own = [r for r in operands(node) if r not in partial]
         if self._adds(ref):
-            return all(self._type(r).space == self._type(ref).space for r in own)
+            return all(type_of(self.program, r).space == type_of(self.program, ref).space for r in own)
         return is_linear(self.program, node, partial) and all(self.with_halo(r) is not None for r in own)
 
     # -------------------------------------------------------- values on own and halo rows
@@ -142,7 +142,7 @@ class _Totals:
         if ref in self.sent:
             return self.sent[ref]
         match node:
-            case ir.Part(x, _, 0) if self._type(x).space == twin:
+            case ir.Part(x, _, 0) if type_of(self.program, x).space == twin:
                 return x
             case ir.Const():
                 return self.build.add(replace(node, type=replace(t, space=twin)), loc)
@@ -157,14 +157,14 @@ class _Totals:
 
     def _scaled(self, ref: ir.Ref) -> ir.Ref | None:
         """The value of which an own summand is a multiple by what all rows share, if its rows are no wider."""
-        node, space = self.program.nodes[ref], self._type(ref).space
+        node, space = self.program.nodes[ref], type_of(self.program, ref).space
         rows = [r for r in operands(node) if row_space(self.program, r) == space]
         scaled = isinstance(node, ROW_WISE) and len(rows) == 1 and is_linear(self.program, node, set(rows))
-        return rows[0] if scaled and self._bytes(rows[0]) <= self._bytes(ref) else None
+        return rows[0] if scaled and row_bytes(self.program, rows[0]) <= row_bytes(self.program, ref) else None
 
     def _extended(self, ref: ir.Ref) -> ir.Ref:
         """An own summand, with zeros for halo rows. They are put where its rows are narrowest."""
-        node, t, loc = self.program.nodes[ref], self._type(ref), self.program.locs[ref]
+        node, t, loc = self.program.nodes[ref], type_of(self.program, ref), self.program.locs[ref]
         narrower = self._scaled(ref)
         if narrower is not None:
             inner = self._extended(narrower)
@@ -204,17 +204,17 @@ class _Totals:
         """The seconds that an average rank saves."""
         saved = 0.0
         for ref in self.backs:
-            saved += self._bytes(ref) * self._halo_rows(ref) / WIRE_BANDWIDTH + WIRE_LATENCY
+            saved += row_bytes(self.program, ref) * self._halo_rows(ref) / WIRE_BANDWIDTH + WIRE_LATENCY
         for ref in self.totals:
             node = self.program.nodes[ref]
             assert isinstance(node, ir.Push | ir.Gram)
-            flops = 2 * numel(self._type(ref).shape) / PRODUCT_RATE if isinstance(node, ir.Gram) else 0.0
-            saved -= self._halo_rows(node.x) * (flops + self._bytes(node.x) / BANDWIDTH)
+            flops = 2 * numel(type_of(self.program, ref).shape) / PRODUCT_RATE if isinstance(node, ir.Gram) else 0.0
+            saved -= self._halo_rows(node.x) * (flops + row_bytes(self.program, node.x) / BANDWIDTH)
         for ref in self.partial - self.backs:
-            saved -= self._halo_rows(ref) * numel(self._type(ref).shape) / VECTOR_RATE
+            saved -= self._halo_rows(ref) * numel(type_of(self.program, ref).shape) / VECTOR_RATE
             for r in operands(self.program.nodes[ref]) if self._adds(ref) else ():
                 if r not in self.partial:
-                    saved -= 2 * self.statistics.rows(self._type(r).space) * self._narrowest(r) / BANDWIDTH
+                    saved -= 2 * self.statistics.rows(type_of(self.program, r).space) * self._narrowest(r) / BANDWIDTH
         return saved
 
     def _adds(self, ref: ir.Ref) -> bool:
@@ -225,14 +225,7 @@ class _Totals:
         """Bytes a row of what is copied to be extended by zeros."""
         while (narrower := self._scaled(ref)) is not None:
             ref = narrower
-        return self._bytes(ref)
+        return row_bytes(self.program, ref)
 
     def _halo_rows(self, ref: ir.Ref) -> int:
-        return self.halo.get(self._type(ref).space, 0)
-
-    def _bytes(self, ref: ir.Ref) -> int:
-        t = self._type(ref)
-        return numel(t.shape) * t.dtype.itemsize
-
-    def _type(self, ref: ir.Ref) -> ir.Type:
-        return type_of(self.program, ref)
+        return self.halo.get(type_of(self.program, ref).space, 0)

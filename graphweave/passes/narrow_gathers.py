@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from graphweave.analysis.cones import type_of
 from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import Builder, with_operands
@@ -61,7 +62,7 @@ def _rounded_sums(program: ir.Program, users: Sequence[Sequence[ir.Ref]]) -> dic
         cast = program.nodes[node.x] if isinstance(node, ir.Push) and node.fold is Fold.sum else None
         if not (isinstance(node, ir.Push) and isinstance(cast, ir.Cast) and cast.dtype in HALF) or node.x in outputs:
             continue
-        pull = _scaled(program, cast.x) if _type(program, cast.x).dtype is DType.f32 else None
+        pull = _scaled(program, cast.x) if type_of(program, cast.x).dtype is DType.f32 else None
         if pull is not None and all(_sums(program, user, node.x) for user in users[node.x]):
             found[ref] = pull
     return found
@@ -80,7 +81,7 @@ def _scaled(program: ir.Program, ref: ir.Ref) -> ir.Ref | None:
             return ref
         case ir.Reshape(x) | ir.Pointwise(Op.neg, (x,)) | ir.Pointwise(Op.div, (x, _)) if _as_wide(program, x, ref):
             return _scaled(program, x)
-        case ir.Cast(x) if _type(program, x).dtype in HALF:
+        case ir.Cast(x) if type_of(program, x).dtype in HALF:
             return _scaled(program, x)
         case ir.Pointwise(Op.mul, args):
             found = (_scaled(program, arg) for arg in args if _as_wide(program, arg, ref))
@@ -89,13 +90,7 @@ def _scaled(program: ir.Program, ref: ir.Ref) -> ir.Ref | None:
 
 
 def _as_wide(program: ir.Program, x: ir.Ref, ref: ir.Ref) -> bool:
-    return numel(_type(program, x).shape) == numel(_type(program, ref).shape)
-
-
-def _type(program: ir.Program, ref: ir.Ref) -> ir.Type:
-    t = program.types[ref]
-    assert isinstance(t, ir.Type)
-    return t
+    return numel(type_of(program, x).shape) == numel(type_of(program, ref).shape)
 
 
 def _narrowed(program: ir.Program, sums: Mapping[ir.Ref, ir.Ref], users: Sequence[Sequence[ir.Ref]]) -> set[ir.Ref]:
@@ -120,7 +115,7 @@ def _narrowed(program: ir.Program, sums: Mapping[ir.Ref, ir.Ref], users: Sequenc
         return False
 
     def is_wide(pull: ir.Ref) -> bool:
-        t = _type(program, pull)
+        t = type_of(program, pull)
         return t.dtype is DType.f32 and numel(t.shape) >= _MIN_WIDTH
 
     return {pull for pull in set(sums.values()) if is_wide(pull) and may_round(pull, False)}
@@ -130,7 +125,7 @@ def _is_widened(program: ir.Program, ref: ir.Ref) -> bool:
     """Whether `ref` is bfloat16 in memory, and only read as float32."""
     while isinstance(node := program.nodes[ref], ir.Reshape):
         ref = node.x
-    return isinstance(node, ir.Cast) and _type(program, node.x).dtype is DType.bf16
+    return isinstance(node, ir.Cast) and type_of(program, node.x).dtype is DType.bf16
 
 
 _MIN_WIDTH = 16

@@ -1,4 +1,4 @@
-"""The few calls of torch.cuda that are needed to capture and replay a program."""
+"""The few calls of torch.cuda that are needed to time, capture and replay a program."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 T = TypeVar("T")
+
+
+def wait_for_gpu() -> None:
+    """Wait for the current CUDA device, if the program uses one and is not capturing work of it."""
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.synchronize()
 
 
 class GraphDevice(Protocol):

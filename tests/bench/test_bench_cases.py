@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.case import EXACT, Bench, Case, Check, Numbers, Peers
 from bench.options import Among, options_from
 from bench.record import Record
-from bench.runner import chosen_of, run
+from bench.runner import chosen_of, run, take_small_sizes
 from bench.steps import Asked, Result, Step, result_of
 
 
@@ -214,3 +214,9 @@ def test_a_result_may_be_any_tree_of_arrays() -> None:
     array, tensor = result_of([value.detach().numpy(), {"a": value}]).outputs
     assert torch.equal(array, tensor)
     assert not tensor.requires_grad
+
+
+def test_a_quick_run_tells_its_own_sizes() -> None:
+    options = Namespace(epochs=200, graphs=("a", "b"), quick=True)
+    take_small_sizes(options, [Numbers("one", len, {"epochs": 200}, {"epochs": 2, "graphs": "tiny", "other": 1})])
+    assert options == Namespace(epochs=2, graphs=("a", "b"), quick=True)

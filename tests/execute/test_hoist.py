@@ -63,8 +63,25 @@ return %4
 """
 
 
-def test_a_call_that_is_only_asked_for_its_size_is_not_repeated() -> None:
-    assert Facts(parse(SIZE)).hoist.values == (1,)
+def test_of_a_call_that_is_only_asked_for_its_size_the_size_is_kept() -> None:
+    assert Facts(parse(SIZE)).hoist.values == (2,)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_number_that_the_graph_decides_is_kept_until_the_graph_is_edited() -> None:
+    def f(x: Tensor, edges: Tensor) -> tuple[Tensor, int]:
+        count = edges[:, edges[0] != edges[1]].shape[1]
+        return (x * count).sum(0), count
+
+    compiled, x = graphweave.compile(f), features(4, 3).requires_grad_()
+    edges = torch.tensor([[0, 1, 2, 3], [1, 1, 3, 3]])
+    for call, (wanted, builds) in enumerate(((2, 1), (2, 1), (3, 2), (3, 2))):
+        if call == 2:
+            edges[1, 3] = 0
+        out, count = compiled(x, edges)
+        assert count == wanted
+        torch.testing.assert_close(torch.autograd.grad(out.sum(), x)[0], torch.full_like(x, wanted))
+        assert graphweave.counters()["hoist_builds"] == builds
 
 
 CHOSEN_ROWS = """\

@@ -600,6 +600,25 @@ def test_what_does_not_fit_is_refused() -> None:
         gj.spmm(g, "copy_u", src=x, schedule=Schedule(gpu_warps=4))
 
 
+def test_the_row_of_the_only_edge_is_found_in_any_dim_of_size_1() -> None:
+    """Of sizes that are all 1, JAX's own rules of derivatives squeeze one dim and put another in its place."""
+    edges = EdgeList("one_edge", torch.tensor([2]), torch.tensor([1]), 3, 3)
+    g, given = fixed(edges), data_of(edges)
+
+    def message(src: Any, dst: Any, edge: Any) -> Any:
+        return (src["h"][None] * dst["h"][:, None] * jnp.squeeze(edge["w"]))[0]
+
+    def ours(*data: Any) -> Any:
+        return gj.spmm(g, message, "sum", src=data[0], dst=data[1], edge=data[2])
+
+    def definition(*data: Any) -> Any:
+        return plain(edges, message, "sum", *data)
+
+    close(ours(*given), definition(*given))
+    found, want = (jax.jit(jax.grad(lambda *a: (f(*a) ** 2).sum(), (0, 1, 2)))(*given) for f in (ours, definition))  # noqa: B023
+    close(found, want)
+
+
 def test_mixing_rows_is_refused() -> None:
     g, (src, _, _) = fixed(HUB), data_of(HUB)
     with pytest.raises(DataError, match="message"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,7 +179,14 @@ def test_what_is_in_a_loop_is_compiled_once(case: str, door: Callable[[Any], Any
         made.append(graphweave.counters()["compilations"])
     counts = graphweave.counters()
     assert counts["eager_fallbacks"] == 0 and counts["kernel_launches"] > 0
-    assert made[-1] == made[2], made  # what came later compiled nothing
+    # What came later compiled nothing, but for the first part of one row: torch.compile has code of its own for it.
+    assert made[-1] == made[2] + (case == "each_part" and door is DOORS["backend"]), made
+
+
+def test_what_data_decides_breaks_a_graph_in_known_ways() -> None:
+    path = Path(torch._dynamo.__file__).with_name("graph_break_registry.json")
+    kinds = {entry["Gb_type"] for entries in json.loads(path.read_text()).values() for entry in entries}
+    assert kinds >= dropped_frames._OF_DATA
 
 
 def test_many_turns_are_no_nested_calls(door: Callable[[Any], Any]) -> None:

@@ -102,7 +102,7 @@ def check_kernel(program: Program, lowered: Lowered, given: Mapping[str, Tensor]
             sizes = [*([] if buffer.rows is None else [rows[_space(program, binding)]]), *buffer.shape]
             buffers[buffer.name] = torch.full(sizes, 77, dtype=TORCH_DTYPE[buffer.dtype])
         else:
-            buffers[buffer.name] = world.buffer(binding)
+            buffers[buffer.name] = world.buffer(binding, buffer.rows is not None)
     csrs = {csr.name: world.indptr(lowered.map) for csr in lowered.kernel.csrs if csr.positions is None}
     loop.run(lowered.kernel, buffers, csrs, {f"num_{s.name}": rows[s] for s in lowered.spaces})
     for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
@@ -133,12 +133,13 @@ class _World:
         counts = torch.bincount(self.index(m), minlength=self.rows[map_type(self.program, m).cod])
         return torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int()
 
-    def buffer(self, binding: NodeTensor | Perm | Column | Flat) -> Tensor:
+    def buffer(self, binding: NodeTensor | Perm | Column | Flat, in_rows: bool) -> Tensor:
+        """What a kernel reads. With `in_rows` it reads a node by rows, also the only row of shared data."""
         match binding:
             case NodeTensor(ref):
                 t, value = self.program.types[ref], self.values[ref]
                 assert isinstance(t, Type)
-                return value.reshape(-1) if t.space == UNIT else value.reshape(self.rows[t.space], numel(t.shape))
+                return value.reshape(self.rows[t.space], numel(t.shape)) if in_rows else value.reshape(-1)
             case Perm(m):
                 return torch.argsort(self.index(m), stable=True).int()
             case Column(m, other):

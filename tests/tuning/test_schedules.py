@@ -291,9 +291,9 @@ def test_some_fields_are_those_of_all_kernels(schedule: Schedule) -> None:
 # ---------------------------------------------------------------- the format of edges
 
 
-def loops_of(edge_format: Any, width: int, edges: int = 300) -> str:
+def loops_of(edge_format: Any, width: int, edges: int = 300, **more: Any) -> str:
     x, src, dst = graph(width)
-    run = graphweave.compile(dots, options={"schedule": Schedule(edge_format=edge_format)})
+    run = graphweave.compile(dots, options={"schedule": Schedule(edge_format=edge_format, **more)})
     args = x, src[:edges], dst[:edges]
     torch.testing.assert_close(run(*args), dots(*args), rtol=1e-4, atol=1e-4)
     return graphweave.explain(run, *args).text("loops")
@@ -312,6 +312,12 @@ def test_values_of_edges_are_computed_in_the_format_of_the_schedule(edge_format:
 def test_the_format_of_edges_is_chosen_by_how_many_there_are() -> None:
     assert "edges k in csr[v]" in loops_of(None, 33)
     assert "edges k in csr[v]" not in loops_of(None, 33, edges=40), "no row would be read twice"
+
+
+@pytest.mark.parametrize("edges", [0, 1, 40])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_schedule_of_grouped_edges_is_taken_of_few_edges_too(edges: int) -> None:
+    assert "edges within in pieces" in loops_of(None, 33, edges=edges, edge_order="hilbert")
 
 
 @pytest.mark.usefixtures("fresh_compiler")

@@ -14,6 +14,7 @@ from graphweave.core import process_memory
 from graphweave.core.counters import counters
 from graphweave.execute.watched import watching
 from graphweave.frontends.dynamo.steps import StepCounter
+from graphweave.runtime.cuda_stream import wait_for_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class StepClock:
     def end(self, number: int) -> None:
         """End a step, the `number`th of its kind: the first ends the start of the program as well, and is not warm."""
         step = self._now
-        _wait()
+        wait_for_gpu()
         step.seconds = time.perf_counter() - step.begun
         step.peak = _peak()
         step.warm = number > 1 and step.compiled == _compilations()
@@ -109,12 +110,12 @@ class StepClock:
 
     @contextmanager
     def _around(self, label: str) -> Iterator[None]:
-        _wait()
+        wait_for_gpu()
         begun = time.perf_counter()
         try:
             yield
         finally:
-            _wait()
+            wait_for_gpu()
             spent = self._now.work.setdefault(label, [0, 0.0])
             spent[0] += 1
             spent[1] += time.perf_counter() - begun
@@ -122,12 +123,6 @@ class StepClock:
 
 def _compilations() -> int:
     return counters()["compilations"]
-
-
-def _wait() -> None:
-    """Wait for the CUDA device, if the program uses one."""
-    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-        torch.cuda.synchronize()
 
 
 def _begin_peak() -> int | None:

@@ -16,6 +16,7 @@ from graphweave.core.break_even import BreakEven
 from graphweave.core.counters import kept_as_they_are
 from graphweave.core.settings import override
 from graphweave.frontends.tracing.call_state import State
+from graphweave.runtime.cuda_stream import wait_for_gpu
 
 _RUNS = 5
 """Timed runs of each, of which the median counts."""
@@ -62,12 +63,12 @@ def medians_in_turns(
 
 def _step(f: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> float:
     """The seconds of a call and of its backward."""
-    _synchronize()
+    wait_for_gpu()
     begun = time.perf_counter()
     results = [x for x in tree_leaves(f(*args, **kwargs)) if isinstance(x, Tensor) and x.requires_grad]
     if wanted := _leaves_behind(results):
         torch.autograd.grad(results, wanted, [torch.ones_like(x) for x in results])
-    _synchronize()
+    wait_for_gpu()
     return time.perf_counter() - begun
 
 
@@ -93,8 +94,3 @@ def _eagerly(target: Callable[..., object]) -> Callable[..., object]:
             return target(*args, **kwargs)
 
     return eager
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

@@ -102,7 +102,10 @@ class ProductShape:
                 self._add_varying(index, range(d + 1))
 
     def _add_in_front(self, x: fx.Node) -> None:
-        """Add what varies in front of rows, such as a batch."""
+        """Add what varies in front of rows, such as a batch. Features stand there only where rows are transposed, as
+        for the gradient of a matrix that all rows share."""
+        if x.op == "call_function" and facts(x.target).rows is Lead.permuted:
+            return
         rows = [d for d in range(rank(x)) if self.classes.find((x, d)) in self._rows] if is_tensor(x) else []
         if rows:
             self._add_varying(x, range(rows[-1]))

@@ -43,7 +43,15 @@ from graphweave.frontends.tracing.syntax import codes_in, file_of
 
 _log = logger(__name__)
 
-_OF_DATA = frozenset({"Data dependent operator", "Dynamic shape operator", "Data-dependent branching"})
+_OF_DATA = frozenset(
+    {
+        "Data dependent operator",
+        "Dynamic shape operator",
+        "Dynamic shape operator (no meta kernel)",
+        "Data-dependent branching",
+        "Unsupported Tensor.item() call with capture_scalar_outputs=False",
+    }
+)
 """PyTorch's kinds of graph breaks at what data decides."""
 
 

@@ -8,24 +8,28 @@ matrix and arithmetic on rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false, has_static_value
 from torch.nn.functional import dropout, linear
+from torch.nn.utils.rnn import PackedSequence
 
 MAX_UNROLLED_STEPS = 32
 """A layer is unrolled up to this many steps, counted over its stacked layers and directions. Each takes about half a
 second to compile."""
 
-_OF_PYTORCH = {
-    "RNN_TANH": torch._dynamo.disable(torch.nn.RNN.forward),
-    "RNN_RELU": torch._dynamo.disable(torch.nn.RNN.forward),
-    "LSTM": torch._dynamo.disable(torch.nn.LSTM.forward),
-    "GRU": torch._dynamo.disable(torch.nn.GRU.forward),
+_OF_PYTORCH: dict[str, Callable[..., object]] = {
+    "RNN_TANH": torch.nn.RNN.forward,
+    "RNN_RELU": torch.nn.RNN.forward,
+    "LSTM": torch.nn.LSTM.forward,
+    "GRU": torch.nn.GRU.forward,
 }
-"""The forward of each mode of a layer that breaks the graph and runs in eager mode."""
+"""PyTorch's own forward of each mode of a layer."""
+_IN_EAGER_MODE = {mode: torch._dynamo.disable(forward) for mode, forward in _OF_PYTORCH.items()}
+"""The same, breaking the graph."""
 
 MAX_STEP_COUNTS = 3
 """Layers of the same sizes are unrolled for at most this many numbers of steps, where arguments decide that number."""
@@ -36,10 +40,13 @@ _step_counts: dict[tuple[Any, ...], set[int]] = {}
 
 def recurrent(self: Any, input: object, hx: Any = None) -> object:
     """The forward of a recurrent layer, unrolled. Over many steps, over numbers of steps that vary, and for packed or
-    single sequences, the graph breaks and PyTorch's own forward runs."""
+    single sequences, the graph breaks and PyTorch's own forward runs. What stands for a tensor answers PyTorch's
+    functions itself: a mailbox refuses them, and is then reduced in another way."""
     dim = 1 if self.batch_first else 0
-    if not isinstance(input, Tensor) or input.dim() != 3 or not _unrolls(self, input, dim):
+    if not isinstance(input, Tensor | PackedSequence):
         return _OF_PYTORCH[self.mode](self, input, hx)
+    if isinstance(input, PackedSequence) or input.dim() != 3 or not _unrolls(self, input, dim):
+        return _IN_EAGER_MODE[self.mode](self, input, hx)
     first = hx if hx is None or self.mode == "LSTM" else (hx,)
     last: list[tuple[Tensor, ...]] = []
     for layer in range(self.num_layers):

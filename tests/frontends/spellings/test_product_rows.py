@@ -214,6 +214,24 @@ def test_one_compilation_serves_all_sizes() -> None:
     assert graphweave.counters()["compilations"] == 1
 
 
+def test_features_of_several_dims_that_are_joined_for_a_product_are_no_rows() -> None:
+    """The matrix's gradient reads the joined features transposed, [features, edges]; they are no batch of edges."""
+
+    def f(u: Tensor, v: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        message = torch.relu((u[src] * v[dst]).flatten(1) @ w)
+        return message.new_zeros(v.shape[0], w.shape[1]).index_add(0, dst, message)
+
+    u, v = (torch.randn(n, 2, 4, dtype=torch.float64, requires_grad=True) for n in (7, 5))
+    w = torch.randn(8, 8, dtype=torch.float64, requires_grad=True)
+    src, dst = torch.arange(12) % 7, torch.arange(12) % 5
+    compiled = graphweave.compile(f)
+    got, want = (g(u, v, w, src, dst) for g in (compiled, f))
+    torch.testing.assert_close(got, want)
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), (u, v, w)) for y in (got, want)), strict=True):
+        torch.testing.assert_close(a, b)
+    assert graphweave.counters()["fallback_calls"] == 0
+
+
 def test_a_product_of_features_in_another_order_stays_what_it_is() -> None:
     """An index of features of fixed size makes no rows of them."""
     order = torch.tensor([2, 0, 3, 1])

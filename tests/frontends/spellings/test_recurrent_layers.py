@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.frontends.tracing import recurrent_formulas
+from graphweave.tensorlike.answers import NotExpressible
+from graphweave.udf.mailbox import Mailbox, Received
 from tests.support import assert_matches, by_default, features
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -70,3 +72,9 @@ def test_steps_that_vary_and_many_steps_run_as_they_are(counted: pytest.MonkeyPa
             x = features(2 * steps, 4, torch.float64).view(2, steps, 4)
             torch.testing.assert_close(compiled(x), layer(x))
     assert graphweave.counters()["compilations"] == 1
+
+
+def test_what_stands_for_a_tensor_answers_the_layer_itself() -> None:
+    box = Mailbox(torch.randn(4, 3), Received(torch.tensor([0, 1, 1, 0]), torch.empty(2, 0)))
+    with pytest.raises(NotExpressible, match="lstm"):
+        recurrent_formulas.recurrent(nn.LSTM(3, 3, batch_first=True), box)
