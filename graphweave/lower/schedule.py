@@ -21,6 +21,7 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.lower.grouping import Group, Groups, group
 from graphweave.lower.mark_calls import stored_operands
+from graphweave.lower.memory_order import Made, least_memory
 from graphweave.lower.overlap import overlapped
 
 TALL = 16_384
@@ -67,9 +68,11 @@ class StepOrder:
 
 
 def schedule(
-    facts: Facts, given: Iterable[ir.Ref] = (), options: Options | None = None, statistics: Statistics | None = None
-) -> StepOrder:
-    """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones).
+    facts: Facts, given: Iterable[ir.Ref] = (), options: Options | None = None, statistics: Statistics | None = None,
+    passing: frozenset[ir.Ref] = frozenset(),
+) -> StepOrder:  # fmt: skip
+    """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones), and the inputs
+    in `passing` are freed after their last use.
 
     A product that shares its region with nothing else is a kernel or a call by its row count in `statistics`; without
     statistics it is a kernel.
@@ -94,8 +97,15 @@ def schedule(
             members = tuple(sorted(r for r in g.members if r not in unread))
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
-    made = [(step, step.members if isinstance(step, Region) else (step.ref,)) for step in steps]
-    return StepOrder(tuple(overlapped(program, made)), (demanded | given) - unread)
+    made = [(step, _made(step)) for step in steps]
+    ordered = overlapped(program, [(step, m.nodes) for step, m in made])
+    if ordered == steps:
+        ordered = least_memory(program, made, statistics, passing)
+    return StepOrder(tuple(ordered), (demanded | given) - unread)
+
+
+def _made(step: Region | TorchCall) -> Made:
+    return Made(step.members, step.outputs) if isinstance(step, Region) else Made((step.ref,), (step.ref,))
 
 
 def _is_edge_value(facts: Facts, ref: ir.Ref) -> bool:
