@@ -209,12 +209,14 @@ class TapeMaker:
 
     def _comes_after_waiting(self, i: int) -> bool:
         """Whether step i comes after the waiting kernels even if it needs none of their results: it is a kernel that
-        runs by itself or needs rows that are still on their way, a region that calls compute, or a call that has
-        effects."""
+        runs by itself or needs rows that are still on their way, a region that calls compute, a call that has effects,
+        or any call in an order by memory."""
         if i in self._kernels:
             return not self._traits.joins(i) or self._waits(i)
         step = self._plan.schedule.steps[i]
-        return self._traits.in_order and (isinstance(step, Region) or has_effects(self._program, step.ref))
+        if not self._traits.in_order:
+            return False
+        return isinstance(step, Region) or self._plan.schedule.by_memory or has_effects(self._program, step.ref)
 
     def _let_wait(self, i: int) -> None:
         """Let kernel i wait for the next native call. The indices, values and row counts that it needs are there by

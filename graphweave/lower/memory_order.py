@@ -20,7 +20,7 @@ from graphweave.lower.overlap import dependencies
 
 S = TypeVar("S")
 
-_SMALL = 64 << 20
+MIN_PEAK = 64 << 20
 """Bytes at the peak up to which the order stays as it is."""
 
 _GAIN = 0.05
@@ -40,20 +40,19 @@ class Made:
 
 def least_memory(
     program: ir.Program, steps: Sequence[tuple[S, Made]], statistics: Statistics | None, passing: frozenset[ir.Ref]
-) -> list[S]:
-    """`steps` in an order that respects their dependencies and has a lower peak, or as they are where that gains
-    little, nothing is known of sizes, or rows travel between ranks. `passing` are the inputs that are freed after their
+) -> list[S] | None:
+    """`steps` in an order that respects their dependencies and has a lower peak. None where that gains little, where
+    nothing is known of sizes, and where rows travel between ranks. `passing` are the inputs that are freed after their
     last use; other inputs are the caller's, and outputs stay."""
-    as_they_are = [step for step, _ in steps]
     made = [m for _, m in steps]
     if statistics is None or any(isinstance(program.nodes[r], BETWEEN_RANKS) for m in made for r in m.nodes):
-        return as_they_are
+        return None
     search = _Search(program, made, statistics, passing)
     given = search.peak(range(len(steps)))
-    if given <= _SMALL:
-        return as_they_are
+    if given <= MIN_PEAK:
+        return None
     peak, order = search.best()
-    return [as_they_are[i] for i in order] if peak < (1 - _GAIN) * given else as_they_are
+    return [steps[i][0] for i in order] if peak < (1 - _GAIN) * given else None
 
 
 @dataclass(frozen=True, slots=True)

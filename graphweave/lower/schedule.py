@@ -61,10 +61,12 @@ class TorchCall:
 
 @dataclass(frozen=True, slots=True)
 class StepOrder:
-    """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors."""
+    """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors. If the order is
+    one `by_memory`, no call comes before a kernel that precedes it."""
 
     steps: tuple[Region | TorchCall, ...]
     stored: frozenset[ir.Ref]
+    by_memory: bool = False
 
 
 def schedule(
@@ -98,10 +100,11 @@ def schedule(
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
     made = [(step, _made(step)) for step in steps]
-    ordered = overlapped(program, [(step, m.nodes) for step, m in made])
-    if ordered == steps:
-        ordered = least_memory(program, made, statistics, passing)
-    return StepOrder(tuple(ordered), (demanded | given) - unread)
+    stored = (demanded | given) - unread
+    by_memory = least_memory(program, made, statistics, passing)
+    if by_memory is not None:
+        return StepOrder(tuple(by_memory), stored, by_memory=True)
+    return StepOrder(tuple(overlapped(program, [(step, m.nodes) for step, m in made])), stored)
 
 
 def _made(step: Region | TorchCall) -> Made:
