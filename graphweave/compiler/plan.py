@@ -183,9 +183,13 @@ def _read(plan: Plan, kept: tuple[ir.Ref, ...]) -> tuple[ir.Ref, ...]:
 
 
 def _plan_steps(
-    name: PlanName, facts: Facts, options: Options, made: tuple[ir.Ref, ...], statistics: Statistics | None,
+    name: PlanName,
+    facts: Facts,
+    options: Options,
+    made: tuple[ir.Ref, ...],
+    statistics: Statistics | None,
     passing: frozenset[ir.Ref] = frozenset(),
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The plan of a program where `made` is there already."""
     facts = facts.walked(EdgeWalks(options.schedule.edge_format, _few_edges(facts.program, statistics)))
     order = schedule(facts, made, options, statistics, passing)

@@ -17,7 +17,7 @@ from graphweave.execute.begun import Begun
 from graphweave.execute.dump import dump_plan
 from graphweave.execute.executable import Executable, Steps
 from graphweave.execute.gains import NothingGained, gains
-from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
+from graphweave.execute.row_needs import UNLIMITED, RowNeeds, needs_of_halves, row_needs
 from graphweave.execute.step_memory import handed_over, memory_of
 from graphweave.ir.tape.nodes import Tape
 from graphweave.ir.tape.show import show
@@ -92,6 +92,8 @@ def _record(halves: Halves, half: Half, made: Executable, ahead: Tape) -> None:
 def _needs(halves: Halves, plans: Sequence[Plan], steps: Sequence[Steps]) -> tuple[RowNeeds, ...]:
     """The rows that the halves compute. What is also a result of the forward is needed whole."""
     cut, count = halves.split, halves.request.num_forward
+    if any(plan.schedule.chains for plan in plans):  # a chunk of rows computes all of its own
+        return tuple(UNLIMITED for _ in plans)
     if cut is None:
         return (row_needs(plans[0], steps[0].kernels, {}),)
     ahead, back = cut.forward.where, cut.backward.where

@@ -15,6 +15,7 @@ from graphweave.core.sizes import Size, leaves
 from graphweave.core.types import DType, Space
 from graphweave.execute.cpp_step import work_of
 from graphweave.execute.cpp_stretch import MAX_BYTES
+from graphweave.execute.row_chunks import rows_of_chunk
 from graphweave.ir.loop.nodes import Role
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
@@ -26,7 +27,7 @@ from graphweave.runtime.launch import MAX_CHUNKS, chunk_count
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldInput:
     """An input of a tape with memory of its own, of so many bytes. It is freed after its last use, unless it `stays`
     for later calls on the same graph."""
 
@@ -35,7 +36,7 @@ class Held:
     stays: bool = False
 
 
-def memory_of(tape: tape_ir.Tape, plan: Plan, glossary: Glossary, held: Iterable[Held]) -> tuple[MemoryNote, ...]:
+def memory_of(tape: tape_ir.Tape, plan: Plan, glossary: Glossary, held: Iterable[HeldInput]) -> tuple[MemoryNote, ...]:
     """The steps that compute something. `held` are the inputs that are kept for this call alone, as those are that a
     forward saves for its backward; other inputs are the user's."""
     alive = _Alive(plan, glossary, narrowed_in(tape))
@@ -52,6 +53,8 @@ def memory_of(tape: tape_ir.Tape, plan: Plan, glossary: Glossary, held: Iterable
             alive.make(r, source)
         alive.stay.update(step.makes if isinstance(step, tape_ir.OnceAGraph) else ())
         inside = _slots(step.inside, glossary) if isinstance(step, tape_ir.RunKernels) else 0
+        if isinstance(step, tape_ir.InChunks):
+            inside = max(note.during for note in memory_of(step.tape, plan, _of_chunk(step, glossary), ()))
         during = alive.bytes + inside + max(map(alive.parts, _kernels(step)), default=0)
         for r in frees_of(step):
             alive.free(r)
@@ -63,15 +66,14 @@ def memory_of(tape: tape_ir.Tape, plan: Plan, glossary: Glossary, held: Iterable
     return (*notes, MemoryNote("end", alive.bytes, alive.bytes))
 
 
-def handed_over(first: Half, ahead: tape_ir.Tape, back: tape_ir.Tape, glossary: Glossary) -> tuple[Held, ...]:
+def handed_over(first: Half, ahead: tape_ir.Tape, back: tape_ir.Tape, glossary: Glossary) -> tuple[HeldInput, ...]:
     """The inputs of a backward that its forward, which follows the tape `ahead`, has made."""
     program, narrow = first.facts.program, narrowed_in(ahead)
     once = {r for step in ahead.steps if isinstance(step, tape_ir.OnceAGraph) for r in step.makes}
     sizes = Sizes(program, glossary, narrow)
     pairs = zip(first.saved, back.inputs, strict=False)  # tangents follow
-    return tuple(
-        Held(there, sizes.bytes_of(r), r in once) for r, there in pairs if not isinstance(program.nodes[r], ir.Input)
-    )
+    computed = ((r, there) for r, there in pairs if not isinstance(program.nodes[r], ir.Input))
+    return tuple(HeldInput(there, sizes.bytes_of(r), r in once) for r, there in computed)
 
 
 def narrowed_in(tape: tape_ir.Tape) -> frozenset[ir.Ref]:
@@ -83,6 +85,13 @@ def narrowed_in(tape: tape_ir.Tape) -> frozenset[ir.Ref]:
             made = zip(step.makes, step.tape.outputs, strict=False)  # checks follow
             found.update(r for r, out in made if out.value in inside)
     return frozenset(found)
+
+
+def _of_chunk(step: tape_ir.InChunks, glossary: Glossary) -> Glossary:
+    """The sizes of a chunk of rows."""
+    counted = dict(glossary.statistics.counted)
+    counted[step.space] = min(glossary.statistics.rows(step.space), rows_of_chunk(step.nbytes))
+    return replace(glossary, statistics=replace(glossary.statistics, counted=tuple(counted.items())))
 
 
 def _runs_one_by_one(step: tape_ir.RunKernels, plan: Plan, glossary: Glossary) -> bool:
@@ -220,4 +229,7 @@ def _words(step: tape_ir.Step, plan: Plan) -> str:
             return operation(plan.program.nodes[value])
         case tape_ir.OnceAGraph():
             return "once a graph"
+        case tape_ir.InChunks(space=space):
+            inside = filter(None, (_words(one, plan) for one in step.tape.steps))
+            return f"in chunks of {space.name}: {', '.join(inside)}"
     return ", ".join(plan.kernels[i].name for i in _kernels(step))

@@ -10,7 +10,7 @@ from graphweave.compiler.plan import Plan
 from graphweave.compiler.request import Halves
 from graphweave.core.types import DType
 from graphweave.execute.executable import Executable
-from graphweave.execute.step_memory import Held, Sizes, handed_over, memory_of, narrowed_in
+from graphweave.execute.step_memory import HeldInput, Sizes, handed_over, memory_of, narrowed_in
 from graphweave.ir.message import nodes as ir
 from graphweave.lower.parameters import Column, Flat, Perm
 
@@ -38,7 +38,7 @@ def step_peak(halves: Halves, made: Sequence[Executable], statistics: Statistics
     back = made[1].tape
     tangents = Sizes(made[1].plan.program, glossary)
     held = [*handed_over(first, made[0].tape, back, glossary)]
-    held += [Held(r, tangents.bytes_of(r)) for r in back.inputs[len(first.saved) :]]
+    held += [HeldInput(r, tangents.bytes_of(r)) for r in back.inputs[len(first.saved) :]]
     backward = own + max(note.during for note in memory_of(back, made[1].plan, glossary, held))
     return max(forward, backward) + kept
 

@@ -19,6 +19,7 @@ from graphweave.execute.cpp_stretch import untransposed
 from graphweave.execute.demands import Demands
 from graphweave.execute.plan_memory import plan_memory
 from graphweave.execute.region_step import RegionStep
+from graphweave.execute.row_chunks import in_chunks
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
 from graphweave.execute.space_counts import SpaceCounts
 from graphweave.execute.travel import Travel, TwoParts, travels
@@ -29,6 +30,7 @@ from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.limits import StepLimit
 from graphweave.ir.tape.types import Given
 from graphweave.ir.tape.verify import verify
+from graphweave.lower.row_chains import RowChain
 from graphweave.lower.schedule import Region, TorchCall
 
 
@@ -179,8 +181,12 @@ class TapeMaker:
     # -------------------------------------------------------- steps
 
     def make(self) -> tape.Tape:
+        chains = {chain.steps[0]: chain for chain in self._plan.schedule.chains}
         for i in range(len(self._plan.schedule.steps)):
-            self._step(i)
+            if i in chains:
+                self._in_chunks(chains[i])
+            else:
+                self._step(i)
         self._run_waiting()
         for r in self._outputs:
             if r is not None:
@@ -189,6 +195,16 @@ class TapeMaker:
         return tape.Tape(
             str(self._plan.name), self._inputs, tuple(self._steps), outputs, tuple(self._asked), self._constants
         )
+
+    def _in_chunks(self, chain: RowChain) -> None:
+        """Add the steps of a chain, those that depend on its rows for a chunk of rows after the other."""
+        self._run_waiting()
+        self._rows_of((chain.space,))
+        begin = len(self._steps)
+        for i in chain.steps:
+            self._step(i)
+        self._run_waiting()
+        self._steps[begin:] = in_chunks(self._steps[begin:], chain, self._program, self._constants)
 
     def _step(self, i: int) -> None:
         """Add step i of the schedule, unless an earlier one has needed what its kernel writes."""

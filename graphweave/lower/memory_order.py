@@ -31,7 +31,7 @@ _BEAM = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class StepValues:
     """A step: the nodes that it computes, and those of them that it stores."""
 
     nodes: tuple[ir.Ref, ...]
@@ -39,7 +39,10 @@ class Made:
 
 
 def least_memory(
-    program: ir.Program, steps: Sequence[tuple[S, Made]], statistics: Statistics | None, passing: frozenset[ir.Ref]
+    program: ir.Program,
+    steps: Sequence[tuple[S, StepValues]],
+    statistics: Statistics | None,
+    passing: frozenset[ir.Ref],
 ) -> list[S] | None:
     """`steps` in an order that respects their dependencies and has a lower peak. None where that gains little, where
     nothing is known of sizes, and where rows travel between ranks. `passing` are the inputs that are freed after their
@@ -47,7 +50,7 @@ def least_memory(
     made = [m for _, m in steps]
     if statistics is None or any(isinstance(program.nodes[r], BETWEEN_RANKS) for m in made for r in m.nodes):
         return None
-    search = _Search(program, made, statistics, passing)
+    search = _OrderSearch(program, made, statistics, passing)
     given = search.peak(range(len(steps)))
     if given <= MIN_PEAK:
         return None
@@ -65,9 +68,9 @@ class _State:
     done: int
 
 
-class _Search:
+class _OrderSearch:
     def __init__(
-        self, program: ir.Program, made: Sequence[Made], statistics: Statistics, passing: frozenset[ir.Ref]
+        self, program: ir.Program, made: Sequence[StepValues], statistics: Statistics, passing: frozenset[ir.Ref]
     ) -> None:
         self._program, self._statistics, self._count = program, statistics, len(made)
         needed = dependencies(program, [m.nodes for m in made])
@@ -98,7 +101,7 @@ class _Search:
             ref = operands(self._program.nodes[ref])[0]
         return self._owner.get(ref)
 
-    def _read(self, step: Made) -> set[ir.Ref]:
+    def _read(self, step: StepValues) -> set[ir.Ref]:
         """The stored values that a step reads, also through nodes that it computes itself."""
         found, seen = set[ir.Ref](), set[ir.Ref]()
         todo = [r for m in step.nodes for r in _operands(self._program, m)]

@@ -21,8 +21,9 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.lower.grouping import Group, Groups, group
 from graphweave.lower.mark_calls import stored_operands
-from graphweave.lower.memory_order import Made, least_memory
+from graphweave.lower.memory_order import StepValues, least_memory
 from graphweave.lower.overlap import overlapped
+from graphweave.lower.row_chains import RowChain, row_chains
 
 TALL = 16_384
 """A product by itself is worth a kernel if it has at least this many rows."""
@@ -62,17 +63,22 @@ class TorchCall:
 @dataclass(frozen=True, slots=True)
 class StepOrder:
     """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors. If the order is
-    one `by_memory`, no call comes before a kernel that precedes it."""
+    one `by_memory`, no call comes before a kernel that precedes it. The steps of each of `chains` run for chunks of
+    rows."""
 
     steps: tuple[Region | TorchCall, ...]
     stored: frozenset[ir.Ref]
     by_memory: bool = False
+    chains: tuple[RowChain, ...] = ()
 
 
 def schedule(
-    facts: Facts, given: Iterable[ir.Ref] = (), options: Options | None = None, statistics: Statistics | None = None,
+    facts: Facts,
+    given: Iterable[ir.Ref] = (),
+    options: Options | None = None,
+    statistics: Statistics | None = None,
     passing: frozenset[ir.Ref] = frozenset(),
-) -> StepOrder:  # fmt: skip
+) -> StepOrder:
     """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones), and the inputs
     in `passing` are freed after their last use.
 
@@ -102,13 +108,15 @@ def schedule(
     made = [(step, _made(step)) for step in steps]
     stored = (demanded | given) - unread
     by_memory = least_memory(program, made, statistics, passing)
-    if by_memory is not None:
-        return StepOrder(tuple(by_memory), stored, by_memory=True)
-    return StepOrder(tuple(overlapped(program, [(step, m.nodes) for step, m in made])), stored)
+    ordered = by_memory or overlapped(program, [(step, m.nodes) for step, m in made])
+    if not options.chunks:
+        return StepOrder(tuple(ordered), stored, by_memory is not None)
+    order, chains = row_chains(program, [_made(step) for step in ordered], stored)
+    return StepOrder(tuple(ordered[i] for i in order), stored, by_memory is not None, chains)
 
 
-def _made(step: Region | TorchCall) -> Made:
-    return Made(step.members, step.outputs) if isinstance(step, Region) else Made((step.ref,), (step.ref,))
+def _made(step: Region | TorchCall) -> StepValues:
+    return StepValues(step.members, step.outputs) if isinstance(step, Region) else StepValues((step.ref,), (step.ref,))
 
 
 def _is_edge_value(facts: Facts, ref: ir.Ref) -> bool:

@@ -94,6 +94,8 @@ def _changes(what: CapturedGraph) -> Iterator[tuple[str, object]]:
         yield "recompute", "always"
     if trains and choices.saved == "auto":
         yield "saved", "bfloat16"
+    if "chunks" not in asked:
+        yield "chunks", True
     if "merge" not in asked:
         yield "merge", False
     if choices.compact is None:
@@ -102,7 +104,8 @@ def _changes(what: CapturedGraph) -> Iterator[tuple[str, object]]:
 
 def _formed(request: Request, changed: Mapping[str, Any]) -> _Form:
     choices = replace(request.facts.choices, **changed)
-    request = replace(request, facts=replace(request.facts, choices=choices))
+    options = replace(request.facts.options, chunks=choices.chunks)
+    request = replace(request, facts=replace(request.facts, choices=choices, options=options))
     with uncollected():
         halves = compile(request)
         made = tuple(executable_of(half, request.facts.options) for half in halves.parts)

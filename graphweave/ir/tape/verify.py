@@ -12,6 +12,7 @@ from graphweave.ir.tape.nodes import (
     Begin,
     Count,
     FirstPart,
+    InChunks,
     OnceAGraph,
     RunKernels,
     SecondPart,
@@ -104,6 +105,18 @@ class _Checked:
                         f"{needed[0]} values, {needed[1]} row counts and up to {len(tape.outputs)} results",
                         f"{len(reads)}, {len(rows)} and {len(makes)}",
                     )
+                verify(tape)
+            case InChunks(reads=reads, sliced=sliced, rows=rows, makes=makes, adds=adds, tape=tape):
+                given, needed = (
+                    (len(reads), len(rows), len(makes) + len(adds)),
+                    (
+                        len(tape.inputs),
+                        len(tape.rows),
+                        len(tape.outputs),
+                    ),
+                )
+                if given != needed or not set(sliced) <= set(reads):
+                    self._error(f"{needed[0]} values, {needed[1]} row counts and {needed[2]} results", f"{given}")
                 verify(tape)
             case RunKernels():
                 self._members(step)
