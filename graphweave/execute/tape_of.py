@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from graphweave.analysis.cones import map_type, type_of
@@ -21,6 +20,7 @@ from graphweave.execute.plan_memory import plan_memory
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.row_chunks import in_chunks
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
+from graphweave.execute.runner_traits import RunnerTraits
 from graphweave.execute.space_counts import SpaceCounts
 from graphweave.execute.travel import Travel, TwoParts, travels
 from graphweave.ir.message import nodes as ir
@@ -32,33 +32,6 @@ from graphweave.ir.tape.types import Given
 from graphweave.ir.tape.verify import verify
 from graphweave.lower.row_chains import RowChain
 from graphweave.lower.schedule import Region, TorchCall
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerTraits:
-    """The abilities and knowledge of a tape's runner."""
-
-    joins: Callable[[int], bool]
-    """Whether kernel i may run in one native call with others."""
-
-    spaces_of_call: Callable[[ir.Ref], tuple[Space, ...]]
-    """The spaces whose rows the runner needs to compute a node without a kernel."""
-
-    divide: Callable[[Sequence[int]], Iterable[Sequence[int]]] = lambda members: (members,)
-    """Kernels that follow one another -> those of each native call."""
-
-    there: frozenset[ir.Ref] = frozenset()
-    """Values that are there before the first call."""
-
-    counts: bool = True
-    """Whether rows are counted from values. Otherwise the runner knows them all."""
-
-    transposes: bool = True
-    """Whether native calls transpose matrices of shared data that their kernels read transposed."""
-
-    in_order: bool = True
-    """Whether nodes without kernels are computed where the plan has them. Otherwise, where something first reads them,
-    since the runner has an order of its own."""
 
 
 def tape_of(

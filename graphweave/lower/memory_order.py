@@ -31,7 +31,7 @@ _BEAM = 16
 
 
 @dataclass(frozen=True, slots=True)
-class StepValues:
+class StepNodes:
     """A step: the nodes that it computes, and those of them that it stores."""
 
     nodes: tuple[ir.Ref, ...]
@@ -40,7 +40,7 @@ class StepValues:
 
 def least_memory(
     program: ir.Program,
-    steps: Sequence[tuple[S, StepValues]],
+    steps: Sequence[tuple[S, StepNodes]],
     statistics: Statistics | None,
     passing: frozenset[ir.Ref],
 ) -> list[S] | None:
@@ -70,7 +70,7 @@ class _State:
 
 class _OrderSearch:
     def __init__(
-        self, program: ir.Program, made: Sequence[StepValues], statistics: Statistics, passing: frozenset[ir.Ref]
+        self, program: ir.Program, made: Sequence[StepNodes], statistics: Statistics, passing: frozenset[ir.Ref]
     ) -> None:
         self._program, self._statistics, self._count = program, statistics, len(made)
         needed = dependencies(program, [m.nodes for m in made])
@@ -101,10 +101,10 @@ class _OrderSearch:
             ref = operands(self._program.nodes[ref])[0]
         return self._owner.get(ref)
 
-    def _read(self, step: StepValues) -> set[ir.Ref]:
+    def _read(self, step: StepNodes) -> set[ir.Ref]:
         """The stored values that a step reads, also through nodes that it computes itself."""
         found, seen = set[ir.Ref](), set[ir.Ref]()
-        todo = [r for m in step.nodes for r in _operands(self._program, m)]
+        todo = [r for m in step.nodes for r in operands_read(self._program, m)]
         while todo:
             ref = todo.pop()
             if ref in seen or ref in step.nodes:
@@ -114,7 +114,7 @@ class _OrderSearch:
             if owner is not None:
                 found.add(owner)
             else:
-                todo.extend(_operands(self._program, ref))
+                todo.extend(operands_read(self._program, ref))
         return found
 
     # -------------------------------------------------------- orders
@@ -171,7 +171,7 @@ def _shares(program: ir.Program, ref: ir.Ref) -> bool:
     return is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice)
 
 
-def _operands(program: ir.Program, ref: ir.Ref) -> tuple[ir.Ref, ...]:
-    """The values that a node reads; it only waits for the others of `After`."""
+def operands_read(program: ir.Program, ref: ir.Ref) -> tuple[ir.Ref, ...]:
+    """The values that a node reads. It only waits for the others of `After`."""
     node = program.nodes[ref]
     return (node.x,) if isinstance(node, ir.After) else tuple(operands(node))

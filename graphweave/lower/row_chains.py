@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message import nodes as ir
-from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.lower.memory_order import StepValues
+from graphweave.lower.memory_order import StepNodes, operands_read
 from graphweave.lower.overlap import dependencies
 
 _ADDED = (DType.f32, DType.f64, DType.i64)
@@ -42,7 +41,7 @@ class RowChain:
 
 
 def row_chains(
-    program: ir.Program, made: Sequence[StepValues], stored: frozenset[ir.Ref]
+    program: ir.Program, made: Sequence[StepNodes], stored: frozenset[ir.Ref]
 ) -> tuple[list[int], tuple[RowChain, ...]]:
     """An order of the steps in which each chain is in one piece, and the chains, by their places in that order. The
     values in `stored` exist as tensors."""
@@ -58,7 +57,7 @@ def row_chains(
 class _Chains:
     """`groups` are sets of steps that may be chains."""
 
-    def __init__(self, program: ir.Program, made: Sequence[StepValues], stored: frozenset[ir.Ref]) -> None:
+    def __init__(self, program: ir.Program, made: Sequence[StepNodes], stored: frozenset[ir.Ref]) -> None:
         self._program, self._made = program, made
         self._before = dependencies(program, [m.nodes for m in made])
         self._maker = {r: i for i, m in enumerate(made) for r in m.stored}
@@ -137,14 +136,14 @@ class _Chains:
         return RowChain(places, self._space(group), makes, totals, self.bytes_inside(group))
 
 
-def _reads(program: ir.Program, step: StepValues, stored: frozenset[ir.Ref]) -> set[ir.Ref]:
+def _reads(program: ir.Program, step: StepNodes, stored: frozenset[ir.Ref]) -> set[ir.Ref]:
     """The stored values and inputs that a step reads."""
     return {r for r in _needed(program, step, stored) if r in stored or isinstance(program.nodes[r], ir.Input)}
 
 
-def _row_wise_reads(program: ir.Program, step: StepValues, stored: frozenset[ir.Ref]) -> set[ir.Ref] | None:
-    """What a step reads, if it computes rows of one space from the same rows and shared data, or adds them up; None if
-    not."""
+def _row_wise_reads(program: ir.Program, step: StepNodes, stored: frozenset[ir.Ref]) -> set[ir.Ref] | None:
+    """The values that a step reads, if it computes rows of one space from the same rows and shared data, or adds them
+    up; None if not."""
     reads = _reads(program, step, stored)
     computed = {*step.nodes, *_needed(program, step, stored)} - reads
     types = [program.types[r] for r in (*step.nodes, *reads)]
@@ -172,20 +171,15 @@ def _adds(program: ir.Program, ref: ir.Ref) -> bool:
     return isinstance(t, ir.Type) and t.space == UNIT and t.dtype in _ADDED
 
 
-def _needed(program: ir.Program, step: StepValues, stored: frozenset[ir.Ref]) -> set[ir.Ref]:
+def _needed(program: ir.Program, step: StepNodes, stored: frozenset[ir.Ref]) -> set[ir.Ref]:
     """The nodes from which a step computes, down to what is stored; it only waits for the others of `After`."""
     found = set[ir.Ref]()
-    todo = [r for m in step.nodes for r in _operands(program, m)]
+    todo = [r for m in step.nodes for r in operands_read(program, m)]
     while todo:
         ref = todo.pop()
         if ref in found or ref in step.nodes:
             continue
         found.add(ref)
         if ref not in stored:
-            todo.extend(_operands(program, ref))
+            todo.extend(operands_read(program, ref))
     return found
-
-
-def _operands(program: ir.Program, ref: ir.Ref) -> tuple[ir.Ref, ...]:
-    node = program.nodes[ref]
-    return (node.x,) if isinstance(node, ir.After) else tuple(operands(node))

@@ -21,7 +21,7 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.lower.grouping import Group, Groups, group
 from graphweave.lower.mark_calls import stored_operands
-from graphweave.lower.memory_order import StepValues, least_memory
+from graphweave.lower.memory_order import StepNodes, least_memory
 from graphweave.lower.overlap import overlapped
 from graphweave.lower.row_chains import RowChain, row_chains
 
@@ -115,8 +115,8 @@ def schedule(
     return StepOrder(tuple(ordered[i] for i in order), stored, by_memory is not None, chains)
 
 
-def _made(step: Region | TorchCall) -> StepValues:
-    return StepValues(step.members, step.outputs) if isinstance(step, Region) else StepValues((step.ref,), (step.ref,))
+def _made(step: Region | TorchCall) -> StepNodes:
+    return StepNodes(step.members, step.outputs) if isinstance(step, Region) else StepNodes((step.ref,), (step.ref,))
 
 
 def _is_edge_value(facts: Facts, ref: ir.Ref) -> bool:

@@ -105,6 +105,10 @@ def saved_values(
     if recompute == "auto":
         kept |= facts.saved_rows(frozenset(tangents))
     after_tangent = facts.flow.depending(frozenset(tangents))
+
+    def repeats(ref: ir.Ref) -> bool:
+        return ref not in kept and (ref in again or recomputed(recompute, facts, ref))
+
     saved: set[ir.Ref] = set()
     seen: set[ir.Ref] = set()
     todo = list(roots)
@@ -118,9 +122,7 @@ def saved_values(
             todo.extend(sources(joint, ref))
         elif isinstance(node, ir.Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
-        elif ref in after_tangent or ref not in forward or ref in again - kept:
-            todo.extend(sources(joint, ref))
-        elif ref not in kept and recomputed(recompute, facts, ref):
+        elif ref in after_tangent or ref not in forward or repeats(ref):
             todo.extend(sources(joint, ref))
         else:
             saved.add(ref)

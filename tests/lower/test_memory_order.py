@@ -16,7 +16,7 @@ from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Concat, Input, MatMul, Program, Type
 from graphweave.lower import memory_order
-from graphweave.lower.memory_order import StepValues, least_memory
+from graphweave.lower.memory_order import StepNodes, least_memory
 from tests.support import assert_matches, features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -73,18 +73,18 @@ def test_results_and_gradients_are_those_of_eager_mode(door: str, args: tuple[An
     assert_matches(compiled, branches, x.requires_grad_(), ends, [w.requires_grad_() for w in weights])
 
 
-def _random_program(seed: int) -> tuple[Program, list[StepValues]]:
+def _random_program(seed: int) -> tuple[Program, list[StepNodes]]:
     """Products of one or two earlier values, of random widths, each a step by itself."""
     chosen, build = random.Random(seed), Builder()
     widths = {build.add(Input("x", Type(V, (4,), DType.f32))): 4}
-    steps = list[StepValues]()
+    steps = list[StepNodes]()
     for i in range(6):
         read = chosen.sample(list(widths), min(len(widths), chosen.choice([1, 1, 2])))
         rows = build.add(Concat(tuple(read), 0)) if len(read) > 1 else read[0]
         width = chosen.choice([2, 16, 64, 128])
         matrix = build.add(Input(f"w{i}", Type(UNIT, (sum(widths[r] for r in read), width), DType.f32)))
         made = build.add(MatMul(rows, matrix))
-        steps.append(StepValues((rows, made) if len(read) > 1 else (made,), (made,)))
+        steps.append(StepNodes((rows, made) if len(read) > 1 else (made,), (made,)))
         widths[made] = width
     return build.program([steps[-1].stored[0]], [(V, 1 << 20)]), steps
 
@@ -105,7 +105,7 @@ def test_no_order_has_a_lower_peak(seed: int, monkeypatch: pytest.MonkeyPatch) -
     assert peak(range(len(made)) if found is None else found) == min(map(peak, orders))
 
 
-def _read(program: Program, made: StepValues) -> set[int]:
+def _read(program: Program, made: StepNodes) -> set[int]:
     found = set[int]()
     for r in made.nodes:
         node = program.nodes[r]

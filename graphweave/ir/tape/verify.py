@@ -107,16 +107,12 @@ class _Checked:
                     )
                 verify(tape)
             case InChunks(reads=reads, sliced=sliced, rows=rows, makes=makes, adds=adds, tape=tape):
-                given, needed = (
-                    (len(reads), len(rows), len(makes) + len(adds)),
-                    (
-                        len(tape.inputs),
-                        len(tape.rows),
-                        len(tape.outputs),
-                    ),
-                )
-                if given != needed or not set(sliced) <= set(reads):
-                    self._error(f"{needed[0]} values, {needed[1]} row counts and {needed[2]} results", f"{given}")
+                asked = len(tape.inputs), len(tape.rows), len(tape.outputs)
+                there = len(reads), len(rows), len(makes) + len(adds)
+                if there != asked:
+                    self._error(f"{asked[0]} values, {asked[1]} row counts and {asked[2]} results", f"{there}")
+                if not set(sliced) <= set(reads):
+                    self._error(f"rows of values among {_names(reads)}", _names(sliced))
                 verify(tape)
             case RunKernels():
                 self._members(step)

@@ -51,18 +51,18 @@ DOORS = ("graphweave", "plain")
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize(("nodes", "edges"), by_default([(50, 200), (1, 1), (3, 0), (0, 0), (7, 20), (8, 9)], (50, 200)))
-def test_results_and_gradients_are_those_of_eager_mode(door: str, nodes: int, edges: int) -> None:
+@pytest.mark.parametrize("size", by_default([(50, 200), (1, 1), (3, 0), (0, 0), (7, 20), (8, 9)], (50, 200)))
+def test_results_and_gradients_are_those_of_eager_mode(door: str, size: tuple[int, int]) -> None:
     model, options = Wide(), {"chunks": True}
     compiled = (
         graphweave.compile(model, options=options)
         if door == "graphweave"
         else torch.compile(model, backend="graphweave", options=options)
     )
-    assert_matches(compiled, model, *_args(nodes, edges), module=model)
+    assert_matches(compiled, model, *_args(*size), module=model)
 
 
-@pytest.mark.parametrize("wide", [*by_default((1, 31, 33, WIDE), WIDE)])
+@pytest.mark.parametrize("wide", by_default([1, 31, 33, WIDE], WIDE))
 @pytest.mark.parametrize("recompute", by_default(["auto", "always", "never"], "always"))
 def test_other_policies_and_widths(wide: int, recompute: str) -> None:
     model = Wide(wide).double()
