@@ -13,7 +13,7 @@ from graphweave.core.kernel_schedules import KernelSchedules
 from graphweave.core.locality import RowOrder
 from graphweave.core.schedule import Schedule
 
-Recompute = Literal["auto", "never", "always"]
+Recompute = Literal["auto", "never", "sums", "always"]
 Saved = Literal["exact", "bfloat16", "auto"]
 """Values that a backward computes again: those that cost O(1) an edge, none, or everything that is no product or
 call."""

@@ -59,7 +59,7 @@ def split(
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
     forward = _with_items(joint, computed_for(joint, [r for r in forward_outputs if r is not None]))
-    if recompute != "always":
+    if recompute in ("auto", "never"):
         forward = computed_for(joint, forward | _riders(facts, forward, backward_outputs, tangents))
     roots = [r for r in backward_outputs if r is not None]
     again = wide_rows(facts, forward) if given.choices.chunks else frozenset[ir.Ref]()
@@ -102,7 +102,7 @@ def saved_values(
     those in `again` are in any case."""
     joint, kept_anyway = facts.program, frozenset(facts.hoist.values)
     kept = _parts_compared(facts, forward, recompute)
-    if recompute == "auto":
+    if recompute in ("auto", "sums"):
         kept |= facts.saved_rows(frozenset(tangents))
     after_tangent = facts.flow.depending(frozenset(tangents))
 
@@ -126,7 +126,7 @@ def saved_values(
             todo.extend(sources(joint, ref))
         else:
             saved.add(ref)
-    if recompute == "auto":
+    if recompute in ("auto", "sums"):
         saved = _made_of_others(facts, saved, kept_anyway, kept)
     return tuple(sorted(saved))
 

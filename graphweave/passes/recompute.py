@@ -29,8 +29,9 @@ from graphweave.ir.message.infer import numel
 forward stores for several walks of its own (`analysis/stored_rows.py`); random masks; and rows on nodes that are wider
 than all they are computed from. Other values on nodes are saved, also pushes (a softmax's maximum and sum, the maximum
 of an aggregation). `never`: none, as in eager mode: the first values that the backward reads are saved, whatever their
-size. `always`: all, also on nodes, and pushes at the cost of their mean degree; only inputs, matrix products on nodes
-and ATen calls are saved.
+size. `sums`: as `auto`, and sums that only the backward needs are taken there, in a walk of their own. `always`: all,
+also on nodes, and pushes at the cost of their mean degree; only inputs, matrix products on nodes and ATen calls are
+saved.
 """
 
 POLICIES: tuple[str, ...] = get_args(Recompute)

@@ -51,9 +51,9 @@ def fit_memory(what: CapturedGraph) -> Request:
     """The request of a graph in the fastest form whose step fits into the budget.
 
     The compiler's own form is taken if it fits. Otherwise what the user left open is tried: to compute values again in
-    the backward instead of keeping them, relations one by one, pairs of source and relation or single edges and, if the
-    user lets it (`saved="auto"`), to keep rounded rows for the backward. Raises MemoryBudgetError if none fits, which
-    says the least that one takes.
+    the backward instead of keeping them, chunks of rows, relations one by one, pairs of source and relation or single
+    edges and, if the user lets it (`saved="auto"`), to keep rounded rows for the backward. Raises MemoryBudgetError if
+    none fits, which says the least that one takes.
     """
     budget = what.asked.choices.memory_bytes
     assert budget is not None
@@ -91,7 +91,7 @@ def _changes(what: CapturedGraph) -> Iterator[tuple[str, object]]:
     choices, asked = what.request.facts.choices, what.asked.options
     trains = what.request.num_forward is not None
     if trains and "recompute" not in asked:
-        yield "recompute", "always"
+        yield from (("recompute", "sums"), ("recompute", "always"))
     if trains and choices.saved == "auto":
         yield "saved", "bfloat16"
     if "chunks" not in asked:

@@ -57,6 +57,15 @@ def test_a_smaller_budget_takes_a_form_that_keeps_less(args: tuple[Tensor, Tenso
     assert_matches(compiled, model, *args, module=model)
 
 
+def test_sums_of_the_backward_alone_are_not_kept(args: tuple[Tensor, Tensor]) -> None:
+    """The gradient of scores of destinations needs a sum of messages, which `auto` takes in the forward's walk."""
+    model = Attention()
+    reports = [graphweave.explain(graphweave.compile(model, options={"recompute": r}), *args) for r in ("auto", "sums")]
+    kept = [sum(saved.bytes for graph in report.graphs for saved in graph.keeps) for report in reports]
+    assert kept[1] < kept[0]
+    assert_matches(graphweave.compile(model, options={"recompute": "sums"}), model, *args, module=model)
+
+
 @pytest.mark.parametrize("door", ["graphweave", "plain"])
 def test_what_is_possible_is_told(door: str, args: tuple[Tensor, Tensor]) -> None:
     model = Attention()
