@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from graphweave.analysis.flow import BETWEEN_RANKS
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
@@ -45,6 +46,8 @@ def row_chains(
 ) -> tuple[list[int], tuple[RowChain, ...]]:
     """An order of the steps in which each chain is in one piece, and the chains, by their places in that order. The
     values in `stored` exist as tensors."""
+    if any(isinstance(program.nodes[r], BETWEEN_RANKS) for m in made for r in m.nodes):
+        return [*range(len(made))], ()  # rows are sent from the memory into which a kernel has written all of them
     search = _Chains(program, made, stored)
     for i in range(len(made)):
         search.place(i)

@@ -62,7 +62,8 @@ def split(
     if recompute in ("auto", "never"):
         forward = computed_for(joint, forward | _riders(facts, forward, backward_outputs, tangents))
     roots = [r for r in backward_outputs if r is not None]
-    again = wide_rows(facts, forward) if given.choices.chunks else frozenset[ir.Ref]()
+    in_chunks = given.choices.chunks and given.sharding is None
+    again = wide_rows(facts, forward) if in_chunks else frozenset[ir.Ref]()
     found = saved_values(facts, forward, roots, tangents, recompute, again)
     if not exposed.isdisjoint(found):
         found = made_instead(facts, found, exposed, roots, tangents, given.statistics)
