@@ -39,7 +39,7 @@ def in_chunks(
             before.append(step)
     if not inside:
         return before
-    fixed = tuple(constants)
+    fixed = tuple(r for r in constants if space_of(program, r) != chain.space)
     reads = tuple(dict.fromkeys(r for step in inside for r in reads_of(step) if r not in made and r not in fixed))
     rows = tuple(dict.fromkeys(s for step in inside for s in rows_of(step) if s != UNIT))
     makes, adds = (tuple(r for r in refs if r in made) for refs in (chain.makes, chain.totals))

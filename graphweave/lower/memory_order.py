@@ -50,12 +50,21 @@ def least_memory(
     made = [m for _, m in steps]
     if statistics is None or any(isinstance(program.nodes[r], BETWEEN_RANKS) for m in made for r in m.nodes):
         return None
+    every = {r for m in made for r in m.stored} | passing
+    if sum(nbytes(program, r, statistics) for r in every) <= MIN_PEAK:
+        return None
     search = _OrderSearch(program, made, statistics, passing)
     given = search.peak(range(len(steps)))
     if given <= MIN_PEAK:
         return None
     peak, order = search.best()
     return [steps[i][0] for i in order] if peak < (1 - _GAIN) * given else None
+
+
+def nbytes(program: ir.Program, ref: ir.Ref, statistics: Statistics) -> int:
+    """The bytes of a value, if it has a space."""
+    t = program.types[ref]
+    return statistics.rows(t.space) * numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +101,7 @@ class _OrderSearch:
         self._start = sum(map(self._bytes, passing.intersection(self._readers)))
 
     def _bytes(self, ref: ir.Ref) -> int:
-        t = self._program.types[ref]
-        return self._statistics.rows(t.space) * numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) else 0
+        return nbytes(self._program, ref, self._statistics)
 
     def _owner_of(self, ref: ir.Ref) -> ir.Ref | None:
         """The stored value in whose memory `ref` lies; None if it is the caller's."""
