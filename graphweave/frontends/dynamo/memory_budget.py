@@ -125,8 +125,9 @@ def _taken(what: CapturedGraph, budget: int, form: _Form, own: _Form) -> Request
 def _guard(form: _Form, budget: int, rows: Mapping[Space, Size]) -> None:
     """Have a call compiled anew if its step would not fit.
 
-    Peaks are the largest of linear functions of the row counts. The guard is a linear function, too: exact for the
-    sizes of this call, and above the peak while one row count grows to twice its own. Sizes that data decides cannot be
+    Peaks are the largest of linear functions of the row counts, but for the few MiB of a chunk of rows, of parts of
+    totals, and of kernels that share one call. The guard is a linear function, too: exact for the sizes of this call,
+    and but for these MiB above the peak while one row count grows to twice its own. Sizes that data decides cannot be
     guarded.
     """
     counted = dict(form.request.facts.statistics.counted)
