@@ -104,6 +104,7 @@ def _training(made: Halves, facts: PassFacts, name: str) -> Halves:
         backward=_finish(made, cut.backward, facts, behind),
     )
     back = _half(made, cut.backward, behind, Contract(promises=request.promises[count:]))
+    back = replace(back, passing=_passing(program, cut, frozenset(facts.of(program).hoist.values)))
     given = cut.forward.program.outputs[:count]
     contract = Contract(
         count + len(cut.saved), request.promises[:count], _private(cut, back.facts, count), _watched(given, request)
@@ -139,6 +140,13 @@ def _watched(given: Iterable[ir.Ref | None], request: Request) -> frozenset[ir.R
 
 def _named(program: ir.Program, constants: Mapping[ir.Ref, object]) -> dict[str, object]:
     return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], ir.Input)}
+
+
+def _passing(program: ir.Program, cut: Split, once: frozenset[ir.Ref]) -> frozenset[ir.Ref]:
+    """The backward's inputs that end with it: tangents, and what the forward has computed for it, but for what is made
+    `once` a graph."""
+    computed = (r for r in cut.saved if r in cut.copied or not (isinstance(program.nodes[r], ir.Input) or r in once))
+    return frozenset(cut.backward.where[r] for r in (*computed, *cut.tangents) if r in cut.backward.where)
 
 
 def _private(cut: Split, back: Facts, num_forward: int) -> frozenset[ir.Ref]:

@@ -134,15 +134,17 @@ def make_plan(
     constants: Mapping[str, object],
     statistics: Statistics | None = None,
     prelude_passes: Sequence[Pass] = PRELUDE,
+    passing: frozenset[ir.Ref] = frozenset(),
 ) -> Plan:
-    """Schedule and lower a program. `constants` are values of some inputs, `statistics` the known row counts.
+    """Schedule and lower a program. `constants` are values of some inputs, `statistics` the known row counts, and the
+    inputs in `passing` are freed after their last use.
 
     Regions that cannot be lowered stay with PyTorch and are listed in `refused`.
     """
     verify_program(facts.program)
     kept, checks = facts.hoist.values, facts.hoist.checks
     hoisted = (*kept, *checks)
-    plan = _plan_steps(name, facts, options, hoisted, statistics)
+    plan = _plan_steps(name, facts, options, hoisted, statistics, passing)
     kept = _read(plan, kept)
     hoisted = (*kept, *checks)
     if not hoisted:
@@ -182,11 +184,16 @@ def _read(plan: Plan, kept: tuple[ir.Ref, ...]) -> tuple[ir.Ref, ...]:
 
 
 def _plan_steps(
-    name: PlanName, facts: Facts, options: Options, made: tuple[ir.Ref, ...], statistics: Statistics | None
+    name: PlanName,
+    facts: Facts,
+    options: Options,
+    made: tuple[ir.Ref, ...],
+    statistics: Statistics | None,
+    passing: frozenset[ir.Ref] = frozenset(),
 ) -> Plan:
     """The plan of a program where `made` is there already."""
     facts = facts.walked(EdgeWalks(options.schedule.edge_format, _few_edges(facts.program, statistics, options)))
-    order = schedule(facts, made, options, statistics)
+    order = schedule(facts, made, options, statistics, passing)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
     _log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(made))

@@ -56,7 +56,7 @@ class Half:
     """A program that becomes one executable, under any options of its kernels.
 
     `where` gives the place in it of each node of the joint program, and `saved` are the outputs that the backward takes
-    over.
+    over. The inputs in `passing` are there for one call alone, which may free them.
     """
 
     name: PlanName
@@ -67,11 +67,14 @@ class Half:
     statistics: Statistics
     prelude_passes: Sequence[Pass]
     saved: tuple[Ref, ...] = ()
+    passing: frozenset[Ref] = frozenset()
 
     def plan(self, options: Options) -> Plan:
         """The half as kernels of a target."""
         with span(PLAN, str(self.name)):
-            return make_plan(self.name, self.facts, options, self.constants, self.statistics, self.prelude_passes)
+            return make_plan(
+                self.name, self.facts, options, self.constants, self.statistics, self.prelude_passes, self.passing
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

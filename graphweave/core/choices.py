@@ -13,7 +13,7 @@ from graphweave.core.kernel_schedules import KernelSchedules
 from graphweave.core.locality import RowOrder
 from graphweave.core.schedule import Schedule
 
-Recompute = Literal["auto", "never", "always"]
+Recompute = Literal["auto", "never", "sums", "always"]
 Saved = Literal["exact", "bfloat16", "auto"]
 """Values that a backward computes again: those that cost O(1) an edge, none, or everything that is no product or
 call."""
@@ -105,9 +105,11 @@ class Choices:
     `verify`: at every call, also run the captured graph and the interpreter of every region, and raise VerifyError
     where they differ (`frontends/halves/reference.py`, `execute/region_check.py`). `recompute`: what the backward
     computes again instead of keeping it (`passes/recompute.py`). `saved`: the type of wide rows of float32 that wait
-    for the backward, "auto" for bfloat16 where `memory` needs it (`passes/narrow_saved.py`). `compact`: whether to
-    compute what depends on source and relation alone once for each pair (True), for each edge (False), or as the cost
-    model says (None). `reorder`: whether to multiply weights by weights before rows, with the same three values.
+    for the backward, "auto" for bfloat16 where `memory` needs it (`passes/narrow_saved.py`). `chunks`: run chains of
+    row-wise work for chunks of rows, whose wide rows the backward computes again (`lower/row_chains.py`). `compact`:
+    whether to compute what depends on source and relation alone once for each pair (True), for each edge (False), or as
+    the cost model says (None). `reorder`: whether to multiply weights by weights before rows, with the same three
+    values.
     `cuda_graphs`: replay calls on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU.
     `unseen_edits`: look at each call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
     `schedule`: choices for kernels that replace the compiler's, for all of them or by name, or "tune", which measures
@@ -155,6 +157,7 @@ class Choices:
         "one operation in place of many of one kind, such as those of the relations of a heterogeneous layer",
         "each relation's own kernels",
     ))
+    chunks: bool = field(default=False, metadata=_option(_SWITCH))
     relabel: RowOrder | Literal[False, "auto"] = field(default=False, metadata=_option(
         _one_of(False, *get_args(RowOrder), "auto"), "`False`, the default",
         'nothing: what `"degree"`, `"locality"` and `"auto"` turn on is off',

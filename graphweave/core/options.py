@@ -46,6 +46,8 @@ class Options:
 
     Without `fuse` every node of a program is computed by itself, and its result is stored.
 
+    With `chunks`, chains of row-wise steps run for chunks of rows (`lower/row_chains.py`).
+
     With `standalone`, nothing is left to PyTorch that a kernel can compute, however little it is.
 
     `schedule` is the user's, whose fields the numbers above follow where it has them (`options_for`). `schedules` are
@@ -74,6 +76,7 @@ class Options:
     typed_operand: int | None = None
     packed_bytes: int = 64
     fuse: bool = True
+    chunks: bool = False
     standalone: bool = False
     schedule: Schedule = COMPILERS_CHOICE
     schedules: KernelSchedules | None = None
@@ -108,9 +111,8 @@ def by_schedule(options: Options, schedule: Schedule | None) -> Options:
 
 
 def _of_all(options: Options, schedule: Schedule) -> Options:
-    return replace(
-        options_for(options.target, options.device, schedule), fuse=options.fuse, standalone=options.standalone
-    )
+    own = options_for(options.target, options.device, schedule)
+    return replace(own, fuse=options.fuse, chunks=options.chunks, standalone=options.standalone)
 
 
 def of_kernel(options: Options, kernel: str, lines: Collection[str]) -> Options:

@@ -17,9 +17,9 @@ from graphweave.execute.begun import Begun
 from graphweave.execute.dump import dump_plan
 from graphweave.execute.executable import Executable, Steps
 from graphweave.execute.gains import NothingGained, gains
-from graphweave.execute.row_needs import RowNeeds, needs_of_halves, row_needs
-from graphweave.execute.step_memory import memory_of
-from graphweave.ir.message.nodes import Input
+from graphweave.execute.row_needs import UNLIMITED, RowNeeds, needs_of_halves, row_needs
+from graphweave.execute.step_memory import handed_over, memory_of
+from graphweave.ir.tape.nodes import Tape
 from graphweave.ir.tape.show import show
 
 
@@ -54,7 +54,7 @@ def build(
         )
         for half, one in zip(halves.parts, made, strict=True):
             dump_plan(one.plan, one.text, show(one.tape))
-            _record(halves, half, one)
+            _record(halves, half, one, made[0].tape)
         for at, (one, kernels) in enumerate(zip(made, begun, strict=True)):
             # A backward whose kernels fail calls PyTorch for all rows, so the forward must have computed all.
             if at and backward_later and not needs[0].steps:
@@ -73,8 +73,8 @@ def executable_of(half: Half, options: Options) -> Executable:
     return Executable(half.plan(options), half.contract)
 
 
-def _record(halves: Halves, half: Half, made: Executable) -> None:
-    """Add a note about a half to every report that is being collected."""
+def _record(halves: Halves, half: Half, made: Executable, ahead: Tape) -> None:
+    """Add a note about a half to every report that is being collected. The first half follows the tape `ahead`."""
     if not collecting():
         return
     refused = halves.moved(halves.request.refused)
@@ -82,8 +82,7 @@ def _record(halves: Halves, half: Half, made: Executable) -> None:
     policy = "" if halves.split is None else halves.request.facts.choices.recompute
     note = describe(made.plan, made.text, why_not, halves.glossary, half.saved, policy)
     first = halves.parts[0]
-    kept = [i for i, r in enumerate(first.saved) if not isinstance(first.facts.program.nodes[r], Input)]
-    held = () if half is first else [made.tape.inputs[i] for i in kept]
+    held = () if half is first else handed_over(first, ahead, made.tape, halves.glossary)
     memory = memory_of(made.tape, made.plan, halves.glossary, held)
     here = origins({old: half.where[r] for old, r in halves.joint.where.items() if r in half.where})
     values = tuple(replace(value, made_from=here.get(r, ())) for r, value in enumerate(note.values))
@@ -93,6 +92,8 @@ def _record(halves: Halves, half: Half, made: Executable) -> None:
 def _needs(halves: Halves, plans: Sequence[Plan], steps: Sequence[Steps]) -> tuple[RowNeeds, ...]:
     """The rows that the halves compute. What is also a result of the forward is needed whole."""
     cut, count = halves.split, halves.request.num_forward
+    if any(plan.schedule.chains for plan in plans):  # a chunk of rows computes all of its own
+        return tuple(UNLIMITED for _ in plans)
     if cut is None:
         return (row_needs(plans[0], steps[0].kernels, {}),)
     ahead, back = cut.forward.where, cut.backward.where

@@ -47,7 +47,7 @@ def _with_frees(steps: list[tape_ir.Step], ends: dict[int, list[Ref]]) -> Iterat
 
 
 def _planned(step: tape_ir.Step) -> tape_ir.Step:
-    if isinstance(step, tape_ir.OnceAGraph):
+    if isinstance(step, tape_ir.OnceAGraph | tape_ir.InChunks):
         return replace(step, tape=plan_memory(step.tape))
     return replace(step, inside=tuple(_share_slots(step)), frees=()) if isinstance(step, tape_ir.RunKernels) else step
 

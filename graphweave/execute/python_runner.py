@@ -20,6 +20,7 @@ from graphweave.execute.cpp_stretch import CppStretch
 from graphweave.execute.cpp_two_parts import CppTwoParts
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
+from graphweave.execute.row_chunks import RowChunks
 from graphweave.execute.watched import Around, watcher
 from graphweave.ir.message.layouts import memory_of, settled
 from graphweave.ir.message.nodes import Exchange, ExchangeBack, Ref
@@ -146,6 +147,8 @@ class PythonRunner:
                 yield f"{self._names(step.writes)}= k{kernel}({self._arguments(step)})"
             case tape.RunKernels():
                 yield from self._run_kernels(step)
+            case tape.InChunks():
+                yield self._in_chunks(step)
             case tape.Check(kernel, rows, given, writes):
                 region = self._plan.schedule.steps[kernel]
                 assert isinstance(region, Region)
@@ -172,6 +175,14 @@ class PythonRunner:
         self._scope["once"] = LastGraph(lambda *args: tuple(run(list(args))[:hoisted]), step.looks, kept, alone=alone)
         call = f"once({', '.join([*map(self._name, step.reads), *map(_count, step.rows)])})"
         return f"{self._names(step.makes)}= {call}" if step.makes else call
+
+    def _in_chunks(self, step: tape.InChunks) -> str:
+        made = (*step.makes, *step.adds)
+        name = f"chunks{made[0]}"
+        run = PythonRunner(step.tape, self._plan, self._kernels, self._calls, prelude=self._prelude)
+        self._scope[name] = RowChunks(step, run.load(f"<graphweave {self._plan.name} {name}>"))
+        given = f"({_items(map(_count, step.rows))}), ({self._names(step.reads)})"
+        return f"{self._names(made)}= {name}({_count(step.space)}, {given})"
 
     def _number(self, number: tape.Number) -> str:
         match number:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
 from graphweave.compiler.request import Halves
 from graphweave.core.types import DType
 from graphweave.execute.executable import Executable
-from graphweave.execute.step_memory import memory_of
+from graphweave.execute.step_memory import HeldInput, Sizes, handed_over, memory_of, narrowed_in
 from graphweave.ir.message import nodes as ir
 from graphweave.lower.parameters import Column, Flat, Perm
 
@@ -27,24 +26,21 @@ def step_peak(halves: Halves, made: Sequence[Executable], statistics: Statistics
     data decides are taken to be as large as `statistics` says.
     """
     glossary, first = replace(halves.glossary, statistics=statistics), halves.parts[0]
-    forward = max(note.during for note in memory_of(made[0].tape, made[0].plan, glossary, ()))
+    notes, once = memory_of(made[0].tape, made[0].plan, glossary, ()), frozenset(made[0].plan.hoisted)
+    forward = max(note.during for note in notes)
     kept = sum(_formats(one.plan, statistics) for one in made)
     if halves.split is None:
         return forward + kept
     nodes, outputs = first.facts.program.nodes, first.facts.program.outputs
-    saved = [i for i, r in enumerate(first.saved) if not isinstance(nodes[r], ir.Input)]
     results = {r for r in outputs[: halves.split.num_forward] if r is not None and not isinstance(nodes[r], ir.Input)}
-    own = sum(_bytes(first.facts.program, r, glossary) for r in results.difference(first.saved))
+    sizes = Sizes(first.facts.program, glossary, narrowed_in(made[0].tape))
+    own = sum(map(sizes.bytes_of, (results | once).difference(first.saved)))
     back = made[1].tape
-    tangents = range(len(first.saved), len(back.inputs))
-    held = [back.inputs[i] for i in (*saved, *tangents)]
+    tangents = Sizes(made[1].plan.program, glossary)
+    held = [*handed_over(first, made[0].tape, back, glossary)]
+    held += [HeldInput(r, tangents.bytes_of(r)) for r in back.inputs[len(first.saved) :]]
     backward = own + max(note.during for note in memory_of(back, made[1].plan, glossary, held))
     return max(forward, backward) + kept
-
-
-def _bytes(program: ir.Program, ref: ir.Ref, glossary: Glossary) -> int:
-    t = program.types[ref]
-    return glossary.bytes_of(t) if isinstance(t, ir.Type) else 0
 
 
 def _formats(plan: Plan, statistics: Statistics) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from graphweave.analysis.cones import map_type, type_of
@@ -19,7 +18,9 @@ from graphweave.execute.cpp_stretch import untransposed
 from graphweave.execute.demands import Demands
 from graphweave.execute.plan_memory import plan_memory
 from graphweave.execute.region_step import RegionStep
+from graphweave.execute.row_chunks import in_chunks
 from graphweave.execute.row_needs import UNLIMITED, RowNeeds
+from graphweave.execute.runner_traits import RunnerTraits
 from graphweave.execute.space_counts import SpaceCounts
 from graphweave.execute.travel import Travel, TwoParts, travels
 from graphweave.ir.message import nodes as ir
@@ -29,34 +30,8 @@ from graphweave.ir.tape import nodes as tape
 from graphweave.ir.tape.limits import StepLimit
 from graphweave.ir.tape.types import Given
 from graphweave.ir.tape.verify import verify
+from graphweave.lower.row_chains import RowChain
 from graphweave.lower.schedule import Region, TorchCall
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerTraits:
-    """The abilities and knowledge of a tape's runner."""
-
-    joins: Callable[[int], bool]
-    """Whether kernel i may run in one native call with others."""
-
-    spaces_of_call: Callable[[ir.Ref], tuple[Space, ...]]
-    """The spaces whose rows the runner needs to compute a node without a kernel."""
-
-    divide: Callable[[Sequence[int]], Iterable[Sequence[int]]] = lambda members: (members,)
-    """Kernels that follow one another -> those of each native call."""
-
-    there: frozenset[ir.Ref] = frozenset()
-    """Values that are there before the first call."""
-
-    counts: bool = True
-    """Whether rows are counted from values. Otherwise the runner knows them all."""
-
-    transposes: bool = True
-    """Whether native calls transpose matrices of shared data that their kernels read transposed."""
-
-    in_order: bool = True
-    """Whether nodes without kernels are computed where the plan has them. Otherwise, where something first reads them,
-    since the runner has an order of its own."""
 
 
 def tape_of(
@@ -179,8 +154,12 @@ class TapeMaker:
     # -------------------------------------------------------- steps
 
     def make(self) -> tape.Tape:
+        chains = {chain.steps[0]: chain for chain in self._plan.schedule.chains}
         for i in range(len(self._plan.schedule.steps)):
-            self._step(i)
+            if i in chains:
+                self._in_chunks(chains[i])
+            else:
+                self._step(i)
         self._run_waiting()
         for r in self._outputs:
             if r is not None:
@@ -189,6 +168,16 @@ class TapeMaker:
         return tape.Tape(
             str(self._plan.name), self._inputs, tuple(self._steps), outputs, tuple(self._asked), self._constants
         )
+
+    def _in_chunks(self, chain: RowChain) -> None:
+        """Add the steps of a chain, those that depend on its rows for a chunk of rows after the other."""
+        self._run_waiting()
+        self._rows_of((chain.space,))
+        begin = len(self._steps)
+        for i in chain.steps:
+            self._step(i)
+        self._run_waiting()
+        self._steps[begin:] = in_chunks(self._steps[begin:], chain, self._program, self._constants)
 
     def _step(self, i: int) -> None:
         """Add step i of the schedule, unless an earlier one has needed what its kernel writes."""
@@ -209,12 +198,14 @@ class TapeMaker:
 
     def _comes_after_waiting(self, i: int) -> bool:
         """Whether step i comes after the waiting kernels even if it needs none of their results: it is a kernel that
-        runs by itself or needs rows that are still on their way, a region that calls compute, or a call that has
-        effects."""
+        runs by itself or needs rows that are still on their way, a region that calls compute, a call that has effects,
+        or any call in an order by memory."""
         if i in self._kernels:
             return not self._traits.joins(i) or self._waits(i)
         step = self._plan.schedule.steps[i]
-        return self._traits.in_order and (isinstance(step, Region) or has_effects(self._program, step.ref))
+        if not self._traits.in_order:
+            return False
+        return isinstance(step, Region) or self._plan.schedule.by_memory or has_effects(self._program, step.ref)
 
     def _let_wait(self, i: int) -> None:
         """Let kernel i wait for the next native call. The indices, values and row counts that it needs are there by

@@ -23,7 +23,8 @@ from graphweave.execute.cpp_segment import made_segment
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.cpp_stretch import MAX_BYTES
 from graphweave.execute.range_errors import of_map
-from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished
+from graphweave.execute.runner_traits import RunnerTraits
+from graphweave.execute.tape_of import TapeMaker, finished
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
 from graphweave.ir.tape import nodes as tape

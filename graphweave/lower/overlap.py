@@ -24,7 +24,7 @@ def overlapped(program: Program, steps: Sequence[tuple[S, tuple[Ref, ...]]]) -> 
     """
     if not any(isinstance(program.nodes[r], BETWEEN_RANKS) for _, made in steps for r in made):
         return [step for step, _ in steps]
-    before = _dependencies(program, [made for _, made in steps])
+    before = dependencies(program, [made for _, made in steps])
     sends = [any(isinstance(program.nodes[r], BETWEEN_RANKS) for r in made) for _, made in steps]
     waits_for = [{b for b in needed if sends[b]} for needed in before]
     left, order, arrived = list(range(len(steps))), list[int](), set[int]()
@@ -41,7 +41,7 @@ def overlapped(program: Program, steps: Sequence[tuple[S, tuple[Ref, ...]]]) -> 
     return [steps[i][0] for i in order]
 
 
-def _dependencies(program: Program, made_by: Sequence[tuple[Ref, ...]]) -> list[set[int]]:
+def dependencies(program: Program, made_by: Sequence[tuple[Ref, ...]]) -> list[set[int]]:
     """For each step, the steps that must run before it. Steps with effects keep their order."""
     step_of = {r: i for i, made in enumerate(made_by) for r in made}
     out: list[set[int]] = []

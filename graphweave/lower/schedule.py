@@ -21,7 +21,9 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.lower.grouping import Group, Groups, group
 from graphweave.lower.mark_calls import stored_operands
+from graphweave.lower.memory_order import StepNodes, least_memory
 from graphweave.lower.overlap import overlapped
+from graphweave.lower.row_chains import RowChain, row_chains
 
 TALL = 16_384
 """A product by itself is worth a kernel if it has at least this many rows."""
@@ -60,16 +62,25 @@ class TorchCall:
 
 @dataclass(frozen=True, slots=True)
 class StepOrder:
-    """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors."""
+    """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors. If the order is
+    one `by_memory`, no call comes before a kernel that precedes it. The steps of each of `chains` run for chunks of
+    rows."""
 
     steps: tuple[Region | TorchCall, ...]
     stored: frozenset[ir.Ref]
+    by_memory: bool = False
+    chains: tuple[RowChain, ...] = ()
 
 
 def schedule(
-    facts: Facts, given: Iterable[ir.Ref] = (), options: Options | None = None, statistics: Statistics | None = None
+    facts: Facts,
+    given: Iterable[ir.Ref] = (),
+    options: Options | None = None,
+    statistics: Statistics | None = None,
+    passing: frozenset[ir.Ref] = frozenset(),
 ) -> StepOrder:
-    """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones).
+    """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones), and the inputs
+    in `passing` are freed after their last use.
 
     A product that shares its region with nothing else is a kernel or a call by its row count in `statistics`; without
     statistics it is a kernel.
@@ -94,8 +105,18 @@ def schedule(
             members = tuple(sorted(r for r in g.members if r not in unread))
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
-    made = [(step, step.members if isinstance(step, Region) else (step.ref,)) for step in steps]
-    return StepOrder(tuple(overlapped(program, made)), (demanded | given) - unread)
+    made = [(step, _made(step)) for step in steps]
+    stored = (demanded | given) - unread
+    by_memory = least_memory(program, made, statistics, passing)
+    ordered = by_memory or overlapped(program, [(step, m.nodes) for step, m in made])
+    if not options.chunks:
+        return StepOrder(tuple(ordered), stored, by_memory is not None)
+    order, chains = row_chains(program, [_made(step) for step in ordered], stored)
+    return StepOrder(tuple(ordered[i] for i in order), stored, by_memory is not None, chains)
+
+
+def _made(step: Region | TorchCall) -> StepNodes:
+    return StepNodes(step.members, step.outputs) if isinstance(step, Region) else StepNodes((step.ref,), (step.ref,))
 
 
 def _is_edge_value(facts: Facts, ref: ir.Ref) -> bool:

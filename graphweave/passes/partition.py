@@ -23,7 +23,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.passes.apart import made_instead, with_copies
 from graphweave.passes.narrow_saved import narrowed_values, widened
 from graphweave.passes.pass_facts import PassFacts
-from graphweave.passes.recompute import recomputed, repeatable
+from graphweave.passes.recompute import recomputed, repeatable, row_bytes, wide_rows
 from graphweave.passes.stages import staged
 
 
@@ -59,10 +59,12 @@ def split(
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
     forward = _with_items(joint, computed_for(joint, [r for r in forward_outputs if r is not None]))
-    if recompute != "always":
+    if recompute in ("auto", "never"):
         forward = computed_for(joint, forward | _riders(facts, forward, backward_outputs, tangents))
     roots = [r for r in backward_outputs if r is not None]
-    found = saved_values(facts, forward, roots, tangents, recompute)
+    in_chunks = given.choices.chunks and given.sharding is None
+    again = wide_rows(facts, forward) if in_chunks else frozenset[ir.Ref]()
+    found = saved_values(facts, forward, roots, tangents, recompute, again)
     if not exposed.isdisjoint(found):
         found = made_instead(facts, found, exposed, roots, tangents, given.statistics)
     saved = tuple(r for r in found if r not in constants)
@@ -90,14 +92,24 @@ def split(
 
 
 def saved_values(
-    facts: Facts, forward: set[ir.Ref], roots: Iterable[ir.Ref], tangents: tuple[ir.Ref, ...], recompute: Recompute
+    facts: Facts,
+    forward: set[ir.Ref],
+    roots: Iterable[ir.Ref],
+    tangents: tuple[ir.Ref, ...],
+    recompute: Recompute,
+    again: frozenset[ir.Ref] = frozenset(),
 ) -> tuple[ir.Ref, ...]:
-    """The values that the backward reads from the forward: those nearest above its `roots` that are not recomputed."""
+    """The values that the backward reads from the forward: those nearest above its `roots` that are not recomputed, as
+    those in `again` are in any case."""
     joint, kept_anyway = facts.program, frozenset(facts.hoist.values)
     kept = _parts_compared(facts, forward, recompute)
-    if recompute == "auto":
+    if recompute in ("auto", "sums"):
         kept |= facts.saved_rows(frozenset(tangents))
     after_tangent = facts.flow.depending(frozenset(tangents))
+
+    def repeats(ref: ir.Ref) -> bool:
+        return ref not in kept and (ref in again or recomputed(recompute, facts, ref))
+
     saved: set[ir.Ref] = set()
     seen: set[ir.Ref] = set()
     todo = list(roots)
@@ -111,11 +123,11 @@ def saved_values(
             todo.extend(sources(joint, ref))
         elif isinstance(node, ir.Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
-        elif ref in after_tangent or ref not in forward or (ref not in kept and recomputed(recompute, facts, ref)):
+        elif ref in after_tangent or ref not in forward or repeats(ref):
             todo.extend(sources(joint, ref))
         else:
             saved.add(ref)
-    if recompute == "auto":
+    if recompute in ("auto", "sums"):
         saved = _made_of_others(facts, saved, kept_anyway, kept)
     return tuple(sorted(saved))
 
@@ -192,7 +204,7 @@ def _made_of_others(facts: Facts, saved: set[ir.Ref], free: frozenset[ir.Ref], k
             continue
         made_of = _origins(facts, ref, saved | free | kept)
         added = {r for r in made_of - saved - free if not isinstance(joint.nodes[r], ir.Input)}
-        size = _row_bytes(joint, ref)
+        size = row_bytes(joint, ref)
         known = all(isinstance(joint.types[r], ir.Type) for r in made_of)
         if known and _bytes_of(joint, added) < size and _bytes_of(joint, made_of) <= 2 * size:
             saved = (saved - {ref}) | made_of
@@ -214,13 +226,7 @@ def _origins(facts: Facts, ref: ir.Ref, there: set[ir.Ref] | frozenset[ir.Ref]) 
 
 
 def _bytes_of(program: ir.Program, refs: Iterable[ir.Ref]) -> int:
-    return sum(_row_bytes(program, r) for r in refs)
-
-
-def _row_bytes(program: ir.Program, ref: ir.Ref) -> int:
-    """Bytes of a row. Shared data counts as 0, as it has only one row."""
-    t = program.types[ref]
-    return numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) and t.space != UNIT else 0
+    return sum(row_bytes(program, r) for r in refs)
 
 
 def _sizes_to_save(

@@ -12,6 +12,7 @@ it would keep (Zhang et al., "Understanding GNN Computational Graph", section 6)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import get_args
 
 from graphweave.analysis.facts import Facts
@@ -28,11 +29,14 @@ from graphweave.ir.message.infer import numel
 forward stores for several walks of its own (`analysis/stored_rows.py`); random masks; and rows on nodes that are wider
 than all they are computed from. Other values on nodes are saved, also pushes (a softmax's maximum and sum, the maximum
 of an aggregation). `never`: none, as in eager mode: the first values that the backward reads are saved, whatever their
-size. `always`: all, also on nodes, and pushes at the cost of their mean degree; only inputs, matrix products on nodes
-and ATen calls are saved.
+size. `sums`: as `auto`, and sums that only the backward needs are taken there, in a walk of their own. `always`: all,
+also on nodes, and pushes at the cost of their mean degree; only inputs, matrix products on nodes and ATen calls are
+saved.
 """
 
 POLICIES: tuple[str, ...] = get_args(Recompute)
+
+_ROW_WISE = ir.Pointwise | ir.Cast | ir.Reduce | ir.Pad | ir.Concat | ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice
 
 _MAX_REPEATED_UNIT = 4096
 """Shared data of at most this many elements is computed again rather than saved."""
@@ -59,6 +63,30 @@ def recomputed(policy: Recompute, facts: Facts, ref: ir.Ref) -> bool:
     return (
         policy == "always" or t.space in facts.flow.edge_spaces or isinstance(node, ir.Pull) or facts.cones.widens(ref)
     )
+
+
+def wide_rows(facts: Facts, forward: Iterable[ir.Ref]) -> frozenset[ir.Ref]:
+    """The rows of `forward` that have more bytes than all the rows from which products with shared matrices and
+    row-wise work compute them. A backward in chunks of rows computes them again (`lower/row_chains.py`)."""
+    program, found = facts.program, set[ir.Ref]()
+    made_of: dict[ir.Ref, frozenset[ir.Ref]] = {}  # for each value the rows that would be kept in its place
+    for ref in sorted(forward):
+        node, t = program.nodes[ref], program.types[ref]
+        product = isinstance(node, ir.MatMul | ir.AddMatMul) and node.map is None
+        if not (product or isinstance(node, _ROW_WISE)) or not isinstance(t, ir.Type) or t.space == UNIT:
+            continue
+        rows = [r for r in operands(node) if isinstance(of := program.types[r], ir.Type) and of.space == t.space]
+        origins = frozenset[ir.Ref]().union(*(made_of[r] if r in found else (r,) for r in rows))
+        made_of[ref] = origins
+        if origins and sum(row_bytes(program, r) for r in origins) < row_bytes(program, ref):
+            found.add(ref)
+    return frozenset(found)
+
+
+def row_bytes(program: ir.Program, ref: ir.Ref) -> int:
+    """Bytes of a row. Shared data counts as 0, as it has only one row."""
+    t = program.types[ref]
+    return numel(t.shape) * t.dtype.itemsize if isinstance(t, ir.Type) and t.space != UNIT else 0
 
 
 def repeatable(facts: Facts, ref: ir.Ref) -> bool:

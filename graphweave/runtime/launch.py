@@ -110,10 +110,14 @@ def uniform_chunks(num_rows: int, work: Work) -> Tensor:
     There are 1 to `MAX_CHUNKS` chunks, each with at least about `work.chunk` work; without rows there is one empty
     chunk. The result is cached, so callers must not write to it.
     """
-    tiles = -(-num_rows // work.tile)
-    wanted = num_rows * max(work.row, 1) // work.chunk
-    count = max(1, min(wanted, MAX_CHUNKS, tiles))
+    tiles, count = -(-num_rows // work.tile), chunk_count(num_rows, work)
     ends = array("q", [tiles * i // count * work.tile for i in range(count + 1)])
     ends[count] = num_rows
     with torch.inference_mode(False):  # torch.tensor of the list takes three times as long
         return torch.frombuffer(ends, dtype=torch.int64)
+
+
+def chunk_count(num_rows: int, work: Work) -> int:
+    """The number of chunks of `uniform_chunks`."""
+    wanted = num_rows * max(work.row, 1) // work.chunk
+    return max(1, min(wanted, MAX_CHUNKS, -(-num_rows // work.tile)))

@@ -39,7 +39,7 @@ def test_every_option_has_a_default_that_it_may_have(name: str) -> None:
         ({"fast": True}, r"unknown option 'fast' .* there are verify, recompute, .* Name one of these\."),
         ({"merge": 2}, r"option 'merge' must be True or False \(got 2\)\. Pass one of these\."),
         ({"compact": "no"}, r"option 'compact' must be None, True or False \(got 'no'\)"),
-        ({"recompute": "some"}, r"option 'recompute' must be 'auto', 'never' or 'always' \(got 'some'\)"),
+        ({"recompute": "some"}, r"option 'recompute' must be 'auto', 'never', 'sums' or 'always' \(got 'some'\)"),
         ({"relabel": "size"}, r"must be False, 'degree', 'locality' or 'auto' \(got 'size'\)"),
         ({"schedule": 3}, r"must be 'tune', a graphweave\.Schedule, a dict of them, or None \(got 3\)"),
         ({"budget": 0}, r"budget must be a number of seconds above 0 \(got 0\)\. Pass one, such as 60\."),

@@ -28,7 +28,8 @@ from graphweave.core.types import UNIT, DType, Space
 from graphweave.execute.calls import NodeCalls
 from graphweave.execute.executable import Steps
 from graphweave.execute.plan_memory import plan_memory
-from graphweave.execute.tape_of import RunnerTraits, TapeMaker, finished, tape_of
+from graphweave.execute.runner_traits import RunnerTraits
+from graphweave.execute.tape_of import TapeMaker, finished, tape_of
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.message.parse import parse as parse_program
@@ -72,6 +73,11 @@ EVERY_KIND = Tape(
             (V, E), (90, 91), (1,), (0,), (9,),
             (tape.Member(4, (0, 11), (10,), LIMIT), tape.Member(5, (10,), (9,), StepLimit(None, None, ()))),
             (tape.Transpose(11, 0),), (tape.Inside(11, UNIT, 64, 0), tape.Inside(10, V, 16, 1)), (tape.Room(9, LINK),),
+        ),
+        tape.InChunks(
+            V, 64, (0, 8), (8,), (V,), (40,), (41,),
+            Tape("V_chunk", (0, 8), (tape.CallNode(40, (), (8, 0)), tape.CallNode(41, (V,), (40,))),
+                 (tape.Output(40), tape.Output(41)), (V,)),
         ),
         tape.Begin(20, 9, in_place=True),
         tape.FirstPart(6, (V,), (1,), (0, 20), (21,), (tape.Late(20, 90, V, LINK),), (tape.Room(21, LINK),)),

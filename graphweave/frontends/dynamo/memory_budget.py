@@ -51,9 +51,9 @@ def fit_memory(what: CapturedGraph) -> Request:
     """The request of a graph in the fastest form whose step fits into the budget.
 
     The compiler's own form is taken if it fits. Otherwise what the user left open is tried: to compute values again in
-    the backward instead of keeping them, relations one by one, pairs of source and relation or single edges and, if the
-    user lets it (`saved="auto"`), to keep rounded rows for the backward. Raises MemoryBudgetError if none fits, which
-    says the least that one takes.
+    the backward instead of keeping them, chunks of rows, relations one by one, pairs of source and relation or single
+    edges and, if the user lets it (`saved="auto"`), to keep rounded rows for the backward. Raises MemoryBudgetError if
+    none fits, which says the least that one takes.
     """
     budget = what.asked.choices.memory_bytes
     assert budget is not None
@@ -91,9 +91,11 @@ def _changes(what: CapturedGraph) -> Iterator[tuple[str, object]]:
     choices, asked = what.request.facts.choices, what.asked.options
     trains = what.request.num_forward is not None
     if trains and "recompute" not in asked:
-        yield "recompute", "always"
+        yield from (("recompute", "sums"), ("recompute", "always"))
     if trains and choices.saved == "auto":
         yield "saved", "bfloat16"
+    if "chunks" not in asked:
+        yield "chunks", True
     if "merge" not in asked:
         yield "merge", False
     if choices.compact is None:
@@ -102,7 +104,8 @@ def _changes(what: CapturedGraph) -> Iterator[tuple[str, object]]:
 
 def _formed(request: Request, changed: Mapping[str, Any]) -> _Form:
     choices = replace(request.facts.choices, **changed)
-    request = replace(request, facts=replace(request.facts, choices=choices))
+    options = replace(request.facts.options, chunks=choices.chunks)
+    request = replace(request, facts=replace(request.facts, choices=choices, options=options))
     with uncollected():
         halves = compile(request)
         made = tuple(executable_of(half, request.facts.options) for half in halves.parts)
@@ -122,8 +125,9 @@ def _taken(what: CapturedGraph, budget: int, form: _Form, own: _Form) -> Request
 def _guard(form: _Form, budget: int, rows: Mapping[Space, Size]) -> None:
     """Have a call compiled anew if its step would not fit.
 
-    Peaks are the largest of linear functions of the row counts. The guard is a linear function, too: exact for the
-    sizes of this call, and above the peak while one row count grows to twice its own. Sizes that data decides cannot be
+    Peaks are the largest of linear functions of the row counts, but for the few MiB of a chunk of rows, of parts of
+    totals, and of kernels that share one call. The guard is a linear function, too: exact for the sizes of this call,
+    and but for these MiB above the peak while one row count grows to twice its own. Sizes that data decides cannot be
     guarded.
     """
     counted = dict(form.request.facts.statistics.counted)

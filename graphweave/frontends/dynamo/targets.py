@@ -27,7 +27,9 @@ def options_of(module: fx.GraphModule, choices: Choices) -> Options | str:
     schedule = choices.schedule if isinstance(choices.schedule, Schedule) else COMPILERS_CHOICE
     found = _on_device(module, schedule)
     by_name = choices.schedule if isinstance(choices.schedule, KernelSchedules) else None
-    return replace(found, fuse=choices.fuse, schedules=by_name) if isinstance(found, Options) else found
+    if isinstance(found, Options):
+        return replace(found, fuse=choices.fuse, chunks=choices.chunks, schedules=by_name)
+    return found
 
 
 def _on_device(module: fx.GraphModule, schedule: Schedule) -> Options | str:

@@ -237,6 +237,29 @@ class Check:
     writes: tuple[Ref, ...]
 
 
+@step("""\
+chunks of {space} each {nbytes} bytes reads [{reads}] sliced [{sliced}] rows [{rows}] makes [{makes}] adds [{adds}] {
+  {tape}
+}""")
+@dataclass(frozen=True, slots=True)
+class InChunks:
+    """Follows another tape for some rows of a space after the others. `reads` are the values of its inputs, and `rows`
+    the row counts that it asks for. It gets the chunk's rows of those in `sliced`, and the others whole.
+
+    Its results are the chunk's rows of each value that this step `makes`, then the chunk's part of each value of shared
+    data that it `adds` up. The values that exist for one chunk alone have `nbytes` in a row.
+    """
+
+    space: Space
+    nbytes: int
+    reads: tuple[Ref, ...]
+    sliced: tuple[Ref, ...]
+    rows: tuple[Space, ...]
+    makes: tuple[Made, ...]
+    adds: tuple[Made, ...]
+    tape: Tape
+
+
 # ---------------------------------------------------------------- between ranks
 
 
@@ -353,8 +376,8 @@ class Output:
 
 
 Step: TypeAlias = (
-    LookForEdits | OnceAGraph | Count | CallNode | Narrow | RunKernel | RunKernels | Check | Begin | Wait | FirstPart
-    | SecondPart | OwnMemory | Taken | Saved | Settle | Free
+    LookForEdits | OnceAGraph | Count | CallNode | Narrow | RunKernel | RunKernels | Check | InChunks | Begin | Wait
+    | FirstPart | SecondPart | OwnMemory | Taken | Saved | Settle | Free
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from graphweave.ir.tape.nodes import (
     Begin,
     Count,
     FirstPart,
+    InChunks,
     OnceAGraph,
     RunKernels,
     SecondPart,
@@ -104,6 +105,14 @@ class _Checked:
                         f"{needed[0]} values, {needed[1]} row counts and up to {len(tape.outputs)} results",
                         f"{len(reads)}, {len(rows)} and {len(makes)}",
                     )
+                verify(tape)
+            case InChunks(reads=reads, sliced=sliced, rows=rows, makes=makes, adds=adds, tape=tape):
+                asked = len(tape.inputs), len(tape.rows), len(tape.outputs)
+                there = len(reads), len(rows), len(makes) + len(adds)
+                if there != asked:
+                    self._error(f"{asked[0]} values, {asked[1]} row counts and {asked[2]} results", f"{there}")
+                if not set(sliced) <= set(reads):
+                    self._error(f"rows of values among {_names(reads)}", _names(sliced))
                 verify(tape)
             case RunKernels():
                 self._members(step)
