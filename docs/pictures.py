@@ -128,7 +128,7 @@ def _draw_speeds(left: Any, colours: Colours) -> None:
 
 
 def _draw_memory(right: Any, colours: Colours) -> None:
-    memory = results("memory")
+    (memory,) = results("memory").values()
     peaks = {"eager": memory["eager"], "graphweave": memory["graphweave"]}
     for row, (system, answer) in enumerate(peaks.items()):
         size = answer["peak_extra_bytes"] / 2**30

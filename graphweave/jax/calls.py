@@ -47,7 +47,7 @@ def evaluate(program: ir.Program, ref: ir.Ref, given: Callable[[ir.Ref], Array],
             parts = [_on(given(x), type_of(program, x), t.space, rows) for x in xs]
             return jnp.concatenate(parts, dim + _lead(t.space))
         case ir.Join(xs):
-            return jnp.concatenate([_with_rows(given(x), _type(program, x)) for x in xs])
+            return jnp.concatenate([_with_rows(given(x), type_of(program, x)) for x in xs])
         case ir.Part(x, of, at):
             counts = [1 if s == UNIT else rows[s] for s in of]
             part = jax.lax.slice_in_dim(given(x), sum(counts[:at]), sum(counts[: at + 1]))
