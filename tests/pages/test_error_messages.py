@@ -34,7 +34,7 @@ HERE = os.path.relpath(__file__)
 
 REASONS = {
     "IRError", "ParseError", "NotExpressible", "CaptureError", "CompileError", "NeedsLocal", "NotImplementedError",
-    "CannotSay", "NotPython", "Unkeyed", "Unknown", "Misfit", "NotGiven", "KeysAsked",
+    "CannotSay", "NotPython", "Unkeyed", "Unknown", "Misfit", "NotGiven", "KeysAsked", "_Refused",
     "AttributeError", "KeyError", "IndexError", "AssertionError", "StopIteration",
 }  # fmt: skip
 """Errors raised for the compiler itself, as reasons that `explain` or a warning then reports, or for Python."""
