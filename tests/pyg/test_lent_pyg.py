@@ -279,3 +279,38 @@ def test_walks_go_along_edges_and_favour_what_they_are_told() -> None:
     assert back[0.01] > 0.8
     assert back[100.0] < 0.2
     assert torch.isfinite(model.loss(*model.sample(torch.arange(5))))
+
+
+def _walks_of_nodes() -> tuple[torch.nn.Module, list[Tensor], list[Tensor]]:
+    from torch_geometric.nn import Node2Vec
+
+    model = Node2Vec(
+        random_graph(30, 30, 200), 8, walk_length=6, context_size=4, walks_per_node=2, sparse=True, num_nodes=30
+    )
+    return model, *zip(*(model.sample(torch.arange(at, at + 9)) for at in (0, 12)), strict=True)
+
+
+def _walks_of_types() -> tuple[torch.nn.Module, list[Tensor], list[Tensor]]:
+    from torch_geometric.nn import MetaPath2Vec
+
+    path = [("author", "writes", "paper"), ("paper", "of", "author")]
+    edges = {path[0]: random_graph(12, 20, 60), path[1]: random_graph(20, 12, 60)}
+    sizes = {"author": 12, "paper": 20}
+    model = MetaPath2Vec(
+        edges, 8, path, walk_length=4, context_size=3, walks_per_node=2, sparse=True, num_nodes_dict=sizes
+    )
+    return model, *zip(*(model._sample(torch.arange(at, at + 5)) for at in (0, 6)), strict=True)
+
+
+@pytest.mark.parametrize("make", by_default([_walks_of_nodes, _walks_of_types], _walks_of_nodes))
+def test_losses_of_walks_train_a_sparse_table(make: Callable[[], Any]) -> None:
+    torch.manual_seed(0)
+    model, positive, negative = make()
+    model = model.double()
+    compiled = graphweave.compile(model.loss)
+    for walks in zip(positive, negative, strict=True):
+        (got,), (want,) = (torch.autograd.grad(f(*walks), list(model.parameters())) for f in (compiled, model.loss))
+        assert got.is_sparse
+        torch.testing.assert_close(got.to_dense(), want.to_dense())
+    found = graphweave.counters()
+    assert (found["compilations"], found["graph_breaks"], found["eager_fallbacks"]) == (1, 0, 0)
