@@ -60,7 +60,7 @@ def test_kernels_that_run_one_by_one_free_values_between_them(monkeypatch: pytes
 @pytest.mark.parametrize("options", [{}, {"recompute": "always"}, {"chunks": True}], ids=str)
 @pytest.mark.parametrize("kind", ["gcn", "gat", "sage", "gin"])
 def test_a_step_takes_what_is_predicted(kind: str, options: dict[str, Any]) -> None:
-    """Within a fifth, on a graph that is new in the measured step. Allocators keep some memory of earlier tests and
+    """Within a quarter, on a graph that is new in the measured step. Allocators keep some memory of earlier tests and
     calls, which counts for more here than on the larger graphs of docs/switches.md."""
     nodes, edges, width = 60_000, 400_000, 64
     model, x = Layers(kind, width), features(nodes, width)
@@ -76,4 +76,4 @@ def test_a_step_takes_what_is_predicted(kind: str, options: dict[str, Any]) -> N
     taken = peak_extra_bytes(lambda: step(graphs[1]))
     if taken is None:
         pytest.skip("this system does not tell the memory of a process")
-    assert 0.8 * taken < budget.peak < 1.2 * taken
+    assert 0.75 * taken < budget.peak < 1.25 * taken
