@@ -104,9 +104,7 @@ def slopes(src: Tensor, index: Tensor, out: Tensor, reducer: OwnReducer) -> Tens
     return value_of(reducer.slope, **known)
 
 
-def _without_pivot(
-    src: Tensor, index: Tensor, out: Tensor, pivot: Tensor, reducer: OwnReducer
-) -> dict[str, Tensor]:
+def _without_pivot(src: Tensor, index: Tensor, out: Tensor, pivot: Tensor, reducer: OwnReducer) -> dict[str, Tensor]:
     """The first value of each row with the least `pivot`, and the fold of all others, by their names in the slope.
 
     Numbers of edges are float64, which holds them exactly, since kernels find minima of floats only.

@@ -253,8 +253,11 @@ def test_values_that_equal_the_result_share_its_gradient() -> None:
         (torch.maximum, 0.0, None),
         (lambda x, y: x - y, 0.0, None),
         (lambda x, y: (x + y).softmax(0), 0.0, None),
-        (lambda x, y: torch.where((x - 0.5).abs().maximum((y - 0.5).abs()) <= 0.5, x * y, torch.where(x <= y, x, y)),
-         math.inf, None),
+        (
+            lambda x, y: torch.where((x - 0.5).abs().maximum((y - 0.5).abs()) <= 0.5, x * y, torch.where(x <= y, x, y)),
+            math.inf,
+            None,
+        ),
     ],
     ids=["sum", "product", "mean", "no identity", "not commutative", "mixes rows", "no derivative"],
 )

@@ -78,7 +78,7 @@ def _found(combine: PairFunction, identity: float, slope: PairFunction | None) -
     if slope is None and (formula, float(identity)) in _NAMED:
         return _NAMED[formula, float(identity)]
     found = _with_slope(combine, OwnReducer(formula, float(identity), ""), slope)
-    return found and found.text
+    return None if found is None else found.text
 
 
 # ---------------------------------------------------------------- what a function is
