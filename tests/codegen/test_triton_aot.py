@@ -132,7 +132,7 @@ def test_dot_products_are_trees_over_the_threads_of_a_warp(capability: int) -> N
         resources_of(kernel, capability, how=Launch(1, edges, warps)) for edges, warps in ((1, 1), (16, 4), (1, 4))
     )
     assert (one.shuffles, one.shared) == (5, 0)  # 32 threads fold 64 products: each adds two, five exchanges the rest
-    assert several.shuffles == 8  # a thread reads 4 features at once, 16 share an edge: 4 exchanges, for two edges each
+    assert several.shuffles == 8  # a thread has 4 features of two edges, and 16 threads share an edge: 4 exchanges each
     assert across.shared > 0  # the threads of several warps meet in shared memory
 
 

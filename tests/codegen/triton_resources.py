@@ -119,7 +119,8 @@ def _resources(made: Any, log: str, what: str) -> Resources:
         )
     stack, stores, loads = (sum(int(numbers[i]) for numbers in spills) for i in range(3))
     shared, warps = made.metadata.shared, made.metadata.num_warps
-    return Resources(int(used[0]), stack, stores, loads, shared, warps, len(made.asm["cubin"]), made.asm["ptx"].count("shfl.sync.bfly"))
+    code, shuffles = len(made.asm["cubin"]), made.asm["ptx"].count("shfl.sync.bfly")
+    return Resources(int(used[0]), stack, stores, loads, shared, warps, code, shuffles)
 
 
 def _words(error: BaseException) -> str:
