@@ -14,14 +14,14 @@ from graphweave.codegen.triton.axes import Axes, Axis, aligned, names_of, power_
 from graphweave.codegen.triton.parts import RUN, Parts
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType, OwnFold
-from graphweave.ir.loop.nodes import Degree, Expr, IndexSum, Load, Uniform, Var
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import POSITION
 from graphweave.ir.loop.walk import subexpressions
 
 _KEPT = 512
 """Upper limit on the lanes of a row's value that stays in registers while the row's edges are walked."""
 
-Position: TypeAlias = tuple[dict[str, int], int, list[tuple[Expr, int]]]
+Position: TypeAlias = tuple[dict[str, int], int, list[tuple[loop.Expr, int]]]
 """A position in an array: coefficients of lanes, an offset, and (expression, stride) pairs for the other terms."""
 
 
@@ -82,7 +82,7 @@ class TritonScope:
     helpers: set[str] = field(default_factory=set)
     own_folds: dict[OwnFold, tuple[str, str]] = field(default_factory=dict)
     """Users' folds -> the name and the text of the function that computes each."""
-    loaded: dict[tuple[str, tuple[Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
+    loaded: dict[tuple[str, tuple[loop.Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     count: int = 0  # the number of fresh names so far
     ahead: Ahead | None = None
@@ -111,7 +111,7 @@ class TritonScope:
     def lane_axes(self) -> Axes:
         return tuple(axis for axis in self.axes if axis.lanes)
 
-    def position(self, array: str, index: tuple[Expr, ...]) -> Position:
+    def position(self, array: str, index: tuple[loop.Expr, ...]) -> Position:
         """The position of `array[index]` for an array in registers."""
         info = self.arrays[array]
         affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
@@ -135,8 +135,8 @@ class TritonScope:
             yield
         self.ahead = before
 
-    def line_of_load(self, at: Printed, index: tuple[Expr, ...], name: str) -> Callable[[str], None]:
-        """What writes the line that loads `name` from the address `at` of `index`.
+    def line_of_load(self, at: Printed, index: tuple[loop.Expr, ...], name: str) -> Callable[[str], None]:
+        """The function that writes the line that loads `name` from the address `at` of `index`.
 
         What a row holds is loaded ahead of the loop over its edges, once, and stays in registers: FeatGraph's cached
         features of a node. Triton itself would load it again in each step of a loop that stores.
@@ -150,16 +150,16 @@ class TritonScope:
         ahead.loaded.add(name)
         return ahead.line
 
-    def _known_ahead(self, expr: Expr, ahead: Ahead) -> bool:
+    def _known_ahead(self, expr: loop.Expr, ahead: Ahead) -> bool:
         match expr:
-            case Var(name):
+            case loop.Var(name):
                 return name in ahead.known
-            case IndexSum(terms):
+            case loop.IndexSum(terms):
                 return ahead.known.issuperset(name for name, _ in terms)
-            case Load(buffer, index):
+            case loop.Load(buffer, index):
                 found = self.loaded.get((buffer, index, self.dims))
                 return found is not None and found.text in ahead.loaded
-        return not isinstance(expr, Degree | Uniform)
+        return not isinstance(expr, loop.Degree | loop.Uniform)
 
     @contextmanager
     def under(self, *axes: Axis) -> Iterator[None]:
