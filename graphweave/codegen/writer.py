@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -12,6 +12,7 @@ class Writer:
         self._indent, self._braces = indent, braces
         self._depth = 0
         self._lines: list[str] = []
+        self._gaps: dict[int, list[str]] = {}  # number of lines before a gap -> the lines in it
 
     def line(self, text: str = "") -> None:
         self._lines.append(self._indent * self._depth + text if text else "")
@@ -33,5 +34,13 @@ class Writer:
         if self._braces:
             self.line(tail)
 
+    def gap(self) -> Callable[[str], None]:
+        """Leaves a gap, and gives a function that adds a line there later, at the depth of the gap."""
+        lines, indent = self._gaps.setdefault(len(self._lines), []), self._indent * self._depth
+        return lambda text: lines.append(indent + text)
+
     def text(self) -> str:
-        return "\n".join(self._lines) + "\n"
+        lines: list[str] = []
+        for i, line in enumerate(self._lines):
+            lines += [*self._gaps.get(i, ()), line]
+        return "\n".join(lines) + "\n"

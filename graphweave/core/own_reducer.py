@@ -13,13 +13,15 @@ class OwnReducer:
     """`combine` and `identity` are those of the `OwnFold`.
 
     `slope` is a formula for the derivative of the result in one of the values that were folded. It may name x, the
-    value; out, the result; ties, how many values of the row equal the result; and rest, the fold of all other values of
-    the row. Rest is the only one that is not known from x and rows of the result.
+    value; out, the result; and ties, how many values of the row equal the result. A derivative that does not follow
+    from these has a `pivot`, a formula of x and out. The value of a row with the least pivot is left out of a second
+    fold; slope may also name that fold, kept; the value that was left out, left; and chosen, whether x is that value.
     """
 
     combine: str
     identity: float
     slope: str
+    pivot: str | None = None
 
     @property
     def fold(self) -> OwnFold:
@@ -33,5 +35,10 @@ class OwnReducer:
     @staticmethod
     def of(text: str) -> OwnReducer:
         """The reducer whose `text` this is."""
-        combine, identity, slope = json.loads(text)
-        return OwnReducer(combine, float(identity), slope)
+        combine, identity, slope, pivot = json.loads(text)
+        return OwnReducer(combine, float(identity), slope, pivot)
+
+    @property
+    def without_slope(self) -> OwnReducer:
+        """The reducer of a fold whose result has no gradient."""
+        return OwnReducer(self.combine, self.identity, "")

@@ -1,13 +1,13 @@
 """The meaning of a user's fold along an index in PyTorch: the operator `graphweave::fold_rows`, and its derivative.
 
-Both operators are plain PyTorch; kernels compute the same, up to the order of values. `fold_rows` combines neighbours
-in pairs, so rounding errors grow with the logarithm of a row's length. Its derivative is the reducer's slope. For one
-that names the fold of all other values of a row, `fold_others` computes these by a scan from either side.
+It is plain PyTorch; kernels compute the same, up to the order of values. `fold_rows` combines neighbours
+in pairs, so rounding errors grow with the logarithm of a row's length. Its derivative is the reducer's slope.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -75,24 +75,6 @@ def _fold_rows_fake(src: Tensor, index: Tensor, rows: int, reducer: str) -> Tens
     return src.new_empty((rows, *src.shape[1:]))
 
 
-@torch.library.custom_op(
-    "graphweave::fold_others", mutates_args=(), schema="(Tensor src, Tensor index, str reducer) -> Tensor"
-)
-def fold_others(src: Tensor, index: Tensor, reducer: str) -> Tensor:
-    """out[e] = the fold of src[f] over all f != e with index[f] = index[e]. src: [E, ...], index: [E] -> [E, ...]."""
-    combine, identity = _combine(reducer)
-    order = torch.argsort(index, stable=True)
-    row, value = index[order], src[order]
-    before = _scanned(value, row, combine, identity)
-    after = _scanned(value.flip(0), row.flip(0), combine, identity).flip(0)
-    return torch.empty_like(src).index_copy(0, order, combine(before, after))
-
-
-@fold_others.register_fake
-def _fold_others_fake(src: Tensor, index: Tensor, reducer: str) -> Tensor:
-    return torch.empty_like(src)
-
-
 Combine = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -107,26 +89,37 @@ def _places(row: Tensor) -> Tensor:
     return at - torch.searchsorted(row, row)
 
 
-def _scanned(value: Tensor, row: Tensor, combine: Combine, identity: float) -> Tensor:
-    """The fold of all values that stand before each in its run of equal rows, by doubling distances."""
-    first = torch.cat([row.new_ones(1, dtype=torch.bool), row[1:] != row[:-1]])[: row.shape[0]]
-    start = torch.where(first, torch.arange(row.shape[0], device=row.device), 0).cummax(0).values
-    place = torch.arange(row.shape[0], device=row.device) - start
-    nothing = value.new_full((1, *value.shape[1:]), identity)
-    out = torch.where(_as_column(first, value), nothing, torch.cat([nothing, value])[:-1])
-    step = 1
-    while bool((place > step).any()):
-        later = torch.nonzero(place > step).squeeze(1)
-        out = out.index_copy(0, later, combine(out[later - step], out[later]))
-        step *= 2
-    return out
-
-
-def _as_column(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.reshape(-1, *[1] * (like.dim() - 1))
-
-
 # ---------------------------------------------------------------- the derivative
+
+
+def slopes(src: Tensor, index: Tensor, out: Tensor, reducer: OwnReducer) -> Tensor:
+    """The derivative of out[index[e]] in src[e], where `out` are the rows of `fold_rows`, as calls that kernels fuse.
+    src: [E, ...], out: [rows, ...] -> [E, ...]."""
+    known = {"x": src, "out": out.index_select(0, index)}
+    if "ties" in names_in(reducer.slope):
+        equal = (src == known["out"]).to(src.dtype)
+        known["ties"] = torch.zeros_like(out).index_add(0, index, equal).index_select(0, index)
+    if reducer.pivot is not None:
+        known |= _without_pivot(src, index, out, value_of(reducer.pivot, **known), reducer)
+    return value_of(reducer.slope, **known)
+
+
+def _without_pivot(src: Tensor, index: Tensor, out: Tensor, pivot: Tensor, reducer: OwnReducer) -> dict[str, Tensor]:
+    """The first value of each row with the least `pivot`, and the fold of all others, by their names in the slope.
+
+    Numbers of edges are float64, which holds them exactly, since kernels find minima of floats only.
+    """
+    column = -1, *[1] * (src.dim() - 1)
+    at = index.long().reshape(column).expand_as(src)
+    number = torch.arange(src.shape[0], dtype=torch.float64, device=src.device).reshape(column)
+    least = torch.full_like(out, math.inf).scatter_reduce(0, at, pivot, "amin")
+    numbers = torch.where(pivot == least.index_select(0, index), number, math.inf)
+    first = torch.full_like(out, math.inf, dtype=torch.float64).scatter_reduce(0, at, numbers, "amin")
+    chosen = number == first.index_select(0, index)
+    left = torch.zeros_like(out).index_add(0, index, torch.where(chosen, src, 0))
+    others = torch.where(chosen, reducer.identity, src)
+    kept = torch.ops.graphweave.fold_rows(others, index, out.shape[0], reducer.without_slope.text)
+    return {"chosen": chosen, "left": left.index_select(0, index), "kept": kept.index_select(0, index)}
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -136,28 +129,18 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     x, index, out = ctx.saved_tensors
-    slope = OwnReducer.of(ctx.reducer).slope
-    wanted, known = names_in(slope), {"x": x, "out": out.index_select(0, index)}
-    if "ties" in wanted:
-        equal = (x == known["out"]).to(x.dtype)
-        known["ties"] = torch.zeros_like(out).index_add(0, index, equal).index_select(0, index)
-    if "rest" in wanted:
-        known["rest"] = fold_others(x, index, ctx.reducer)
-    return gradient.index_select(0, index) * value_of(slope, **known), None, None, None
+    reducer = OwnReducer.of(ctx.reducer)
+    if not reducer.slope:
+        raise NotImplementedError(
+            "graphweave: a reducer that is flat somewhere has no gradients of gradients. Give it a slope: "
+            "(function, identity, slope), with slope(value, result) the derivative of the result."
+        )
+    if reducer.pivot is None:
+        return gradient.index_select(0, index) * slopes(x, index, out, reducer), None, None, None
+    # the pivot is compared with one of another pass, so neither may be rounded in between
+    wide = torch.promote_types(x.dtype, torch.float32)
+    found = gradient.to(wide).index_select(0, index) * slopes(x.to(wide), index, out.to(wide), reducer)
+    return found.to(x.dtype), None, None, None
 
 
 fold_rows.register_autograd(_backward, setup_context=_setup)
-
-
-def _setup_others(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    del inputs, output
-
-
-def _backward_others(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    raise NotImplementedError(
-        "graphweave: a reducer whose gradient needs all other values of a row has no gradients of gradients. Give the "
-        "reducer a slope: (function, identity, slope), with slope(value, result) the derivative of the result."
-    )
-
-
-fold_others.register_autograd(_backward_others, setup_context=_setup_others)

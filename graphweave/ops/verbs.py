@@ -74,9 +74,9 @@ def spmm(
     get 0, of "prod" 1. Or a pair (function, identity): an associative function of two values [k, ...], row-wise as
     well, and a number, which destinations without edges get. If it computes each number from two numbers, floats, and
     is commutative, kernels fold it like a named one. (function, identity, slope) also says the derivative of the result
-    in a message, slope(message, result), for functions that are flat somewhere: without it, the fold of all other
-    messages is stored for each message. Values of other functions are combined in the order of edges, by a balanced
-    tree; this stores the messages and the values of all its inner nodes for the backward, fewer than 2 edges +
+    in a message, slope(message, result). Without it, the gradient of a function that is flat somewhere takes two more
+    passes over the edges, and has no gradient. Values of other functions are combined in the order of edges, by a
+    balanced tree; this stores the messages and the values of all its inner nodes for the backward, fewer than 2 edges +
     destinations rows, and takes one kernel for each power of two up to the largest degree.
 
     `src` [sources, ...], `dst` [destinations, ...], `edge` [edges, ...]: a tensor, or a dict of tensors, or None, which

@@ -124,6 +124,19 @@ def test_every_variant_of_products_compiles(variant: Variant) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_dot_products_are_trees_over_the_threads_of_a_warp(capability: int) -> None:
+    """FeatGraph's tree reduction (figure 7): Triton's own, whose shape the numbers of edges and warps decide."""
+    kernel = sddmm(64, index=DType.i32)
+    one, several, across = (
+        resources_of(kernel, capability, how=Launch(1, edges, warps)) for edges, warps in ((1, 1), (16, 4), (1, 4))
+    )
+    assert (one.shuffles, one.shared) == (5, 0)  # 32 threads fold 64 products: each adds two, five exchanges the rest
+    assert several.shuffles == 8  # a thread has 4 features of two edges, and 16 threads share an edge: 4 exchanges each
+    assert across.shared > 0  # the threads of several warps meet in shared memory
+
+
+@needs_compiler
 def test_rows_gathered_from_two_ends_nearly_fit() -> None:
     for capability in CAPABILITIES:
         assert_fits(resources_of(two_ends(), capability), capability)

@@ -186,6 +186,45 @@ def test_text_depends_on_the_kernel_alone() -> None:
     assert "gw_max" not in print_kernel(spmm(8))
 
 
+ENDS = parse("""
+kernel ends(v < N, E; i32) {
+  csr by_dst
+  column src: i32[E; ]
+  column perm: i32[E; ]
+  index other: i32[N; ]
+  in x: f32[N; 33]
+  in g: f32[N; 33]
+  in h: f32[N; 33]
+  out y: f32[E; ]
+  do
+    edges k in by_dst[v] {
+      let e: i32 = perm[k]
+      let t: i32 = other[v]
+      fold dot: f32 = sum c < 33 { yield mul(x[src[k], c], mul(g[other[v], c], h[t, c])) }
+      y[e] = mul(dot, g[v, {3}])
+    }
+}
+""")
+"""A value of the row, one at another row that the row names, and one at a row that the loop over edges names."""
+
+
+def test_what_a_row_reads_is_loaded_once_ahead_of_its_edges() -> None:
+    """FeatGraph's cached features of a node. A loop that stores would load them again in each of its steps."""
+    ahead, walk = print_kernel(ENDS).split("for step in ")
+    assert ahead.count("tl.load(g + ") == 2 and "tl.load(g + " not in walk
+    assert "tl.load(other + " in ahead and "tl.load(other + " not in walk
+    assert "tl.load(x + " in walk and "tl.load(h + " in walk  # at the edge, and at a row whose name the loop binds
+    ahead, walk = print_kernel(sddmm(1000)).split("for step in ")
+    assert "tl.load(g + " in walk  # too many for registers
+
+
+@needs_interpreter
+def test_values_loaded_ahead_of_edges_are_those_of_the_row() -> None:
+    for degrees in DEGREES.values():
+        case = case_for(ENDS, degrees)
+        assert_same(by_triton(case, Launches(Launch(4, 16))), interpreted(case))
+
+
 def test_golden_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:
     golden("triton_spmm.txt", print_kernel(spmm(33)))
 

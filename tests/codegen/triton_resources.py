@@ -35,7 +35,7 @@ _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 class Resources:
     """The resources of a kernel. Each thread takes registers (of 32 bits), bytes of stack, and bytes that are spilled
     and read back; each program takes warps and bytes of shared memory. `code` is the size in bytes of the machine code
-    (a cubin)."""
+    (a cubin), and `shuffles` the number of its exchanges between the threads of a warp, by halves."""
 
     registers: int
     stack: int
@@ -44,6 +44,7 @@ class Resources:
     shared: int
     warps: int
     code: int
+    shuffles: int
 
 
 def compile_text(
@@ -118,7 +119,8 @@ def _resources(made: Any, log: str, what: str) -> Resources:
         )
     stack, stores, loads = (sum(int(numbers[i]) for numbers in spills) for i in range(3))
     shared, warps = made.metadata.shared, made.metadata.num_warps
-    return Resources(int(used[0]), stack, stores, loads, shared, warps, len(made.asm["cubin"]))
+    code, shuffles = len(made.asm["cubin"]), made.asm["ptx"].count("shfl.sync.bfly")
+    return Resources(int(used[0]), stack, stores, loads, shared, warps, code, shuffles)
 
 
 def _words(error: BaseException) -> str:

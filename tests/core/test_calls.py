@@ -60,7 +60,6 @@ SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "aten._unsafe_index_put.default": (TABLE, [INDEX], X, True),
     "aten.embedding_dense_backward.default": (X, INDEX, 9, -1, False),
     "graphweave.fold_rows.default": (X, INDEX, 9, OwnReducer("maximum(x, y)", -9.0, "").text),
-    "graphweave.fold_others.default": (X, INDEX, OwnReducer("maximum(x, y)", -9.0, "").text),
     "aten.expand.default": (rows(1), [N, F]),
     "aten.expand_copy.default": (rows(1), [N, F]),
     "aten.view.default": (rows(2, 2), [N, F]),

@@ -50,6 +50,15 @@ def slope_of_either(x: Tensor, out: Tensor) -> Tensor:
     return (1 - out) / (1 - x)
 
 
+def either_of_signs(x: Tensor, y: Tensor) -> Tensor:
+    """(1 + x)(1 + y) - 1, which is flat where a value is -1."""
+    return x + y + x * y
+
+
+def halved_product(x: Tensor, y: Tensor) -> Tensor:
+    return x * 0.5 * y
+
+
 REDUCERS: dict[str, tuple[Any, ...]] = {
     "log_sum": (log_sum, -math.inf),
     "largest_magnitude": (largest_magnitude, 0.0),
@@ -120,7 +129,7 @@ def told(reduce: Any, schedule: Any = None, width: int = 16) -> graphweave.Expla
     return graphweave.explain(run, x.requires_grad_(), y.requires_grad_(), edges.src, edges.dst)
 
 
-@pytest.mark.parametrize("name", by_default(["log_sum", "largest_magnitude", "either_with_slope"], "largest_magnitude"))
+@pytest.mark.parametrize("name", by_default(REDUCERS, "largest_magnitude", "either"))
 def test_nothing_of_edges_times_features_is_stored(name: str) -> None:
     said = told(REDUCERS[name])
     loops = said.text("loops")
@@ -129,9 +138,56 @@ def test_nothing_of_edges_times_features_is_stored(name: str) -> None:
     assert "calls of PyTorch" not in str(said)
 
 
-def test_a_gradient_that_needs_all_other_values_is_one_call() -> None:
-    """The function may be flat, so that a value and the result do not give the derivative."""
-    assert "fold_others" in str(told(REDUCERS["either"]))
+FLAT = {"either": (either, 0.0, 1.0), "signs": (either_of_signs, 0.0, -1.0), "product": (halved_product, 2.0, 0.0)}
+"""A reducer, its identity, and the value at which it is flat."""
+
+
+@pytest.mark.parametrize(
+    "case", by_default([f"{d} {n}" for d in DOORS for n in FLAT], "eager either", "compile product", "eager signs")
+)
+def test_gradients_where_the_function_is_flat(case: str) -> None:
+    """Rows with none, one and several values at which the derivative in the others is 0, equal ones among them."""
+    door, name = case.split()
+    combine, identity, flat = FLAT[name]
+    edges = ZOO["hub_dst"]
+    of_source = torch.tensor([0.5, flat, -1.5, flat + 1e-9], dtype=torch.float64)
+    x = of_source[torch.arange(edges.num_src) % 4][:, None] + torch.zeros(3)
+    x[:, 1], x[1, 2] = torch.linspace(-1.3, 0.7, len(x)), flat
+    run = DOORS[door](
+        lambda x, src, dst: ops.reduce_edges(x[src], dst, (combine, identity), num_rows=edges.num_dst)
+    )  # fmt: skip
+
+    def by_edges(x: Tensor) -> Tensor:
+        received = [x[edges.src[edges.dst == v]].unbind(0) for v in range(edges.num_dst)]
+        nothing = x.new_full(x.shape[1:], identity)
+        return torch.stack([folded(list(values), (combine, identity)) if values else nothing for values in received])
+
+    assert_matches(lambda x: run(x, edges.src, edges.dst), by_edges, x, label=case)
+
+
+def test_gradients_near_values_where_the_function_is_flat_are_as_exact_as_others() -> None:
+    """A quotient by 1 - x would make an error of 3e-4 of the rounding of the result."""
+    x = torch.tensor([0.25, 1 - 2**-12, 0.5, 1 - 2**-13, 0.125])
+    index = torch.zeros(5, dtype=torch.int64)
+    grads = []
+    for values in (x.clone().requires_grad_(), x.double().requires_grad_()):
+        ops.reduce_edges(values, index, (either, 0.0), num_rows=1).sum().backward()
+        assert values.grad is not None
+        grads.append(values.grad.double())
+    torch.testing.assert_close(*grads, rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("door", by_default(["eager", "compile"], "compile"))
+def test_gradients_of_half_precision_where_the_function_is_flat(door: str) -> None:
+    x = torch.tensor([0.5, 1, 0.75, 0.3, 1, 0.1, 0.9], dtype=torch.bfloat16)
+    index = torch.tensor([0, 0, 1, 1, 2, 2, 2])
+    run = DOORS[door](lambda x, index: ops.reduce_edges(x, index, (either, 0.0), num_rows=3))
+    grads = []
+    for values in (x.clone().requires_grad_(), x.double().requires_grad_()):
+        (run if values.dtype is x.dtype else DOORS["eager"](run))(values, index).sum().backward()
+        assert values.grad is not None
+        grads.append(values.grad.double())
+    torch.testing.assert_close(*grads, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.skipif(interpreted(), reason="partitions and tiles are fields of the CPU")
@@ -174,11 +230,11 @@ def test_gradients_of_gradients(door: str) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def test_gradients_of_gradients_that_need_all_other_values_are_refused() -> None:
+def test_gradients_of_gradients_of_functions_that_are_flat_somewhere_are_refused() -> None:
     x = torch.rand(4, dtype=torch.float64, requires_grad=True)
     out = fold_rows(x, torch.tensor([0, 0, 1, 0]), 2, str(own_reducer(either, 0.0)))
     (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="Give the reducer a slope"):
+    with pytest.raises(NotImplementedError, match="Give it a slope"):
         first.sum().backward()
 
 
@@ -197,8 +253,13 @@ def test_values_that_equal_the_result_share_its_gradient() -> None:
         (torch.maximum, 0.0, None),
         (lambda x, y: x - y, 0.0, None),
         (lambda x, y: (x + y).softmax(0), 0.0, None),
+        (
+            lambda x, y: torch.where((x - 0.5).abs().maximum((y - 0.5).abs()) <= 0.5, x * y, torch.where(x <= y, x, y)),
+            math.inf,
+            None,
+        ),
     ],
-    ids=["sum", "product", "mean", "no identity", "not commutative", "mixes rows"],
+    ids=["sum", "product", "mean", "no identity", "not commutative", "mixes rows", "no derivative"],
 )
 def test_which_functions_kernels_fold(function: Any, identity: float, found: str | None) -> None:
     assert own_reducer(function, identity) == found

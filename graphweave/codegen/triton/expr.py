@@ -102,7 +102,7 @@ def _load(buffer: str, index: tuple[loop.Expr, ...], scope: TritonScope) -> Prin
         at, name = pointer(buffer, index, scope), scope.fresh(buffer, "at")
         mask = scope.mask(at.axes)
         masked = f", mask={mask}, other={'0.0' if info.dtype.is_float else '0'}" if mask else ""
-        scope.w.line(f"{name} = tl.load({at.text}{masked})")
+        scope.line_of_load(at, index, name)(f"{name} = tl.load({at.text}{masked})")
         scope.loaded[key] = Printed(name, at.axes, at.ranked)
     return scope.loaded[key]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -13,10 +14,14 @@ from graphweave.codegen.triton.axes import Axes, Axis, aligned, names_of, power_
 from graphweave.codegen.triton.parts import RUN, Parts
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType, OwnFold
-from graphweave.ir.loop.nodes import Expr
+from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import POSITION
+from graphweave.ir.loop.walk import subexpressions
 
-Position: TypeAlias = tuple[dict[str, int], int, list[tuple[Expr, int]]]
+_KEPT = 512
+"""Upper limit on the lanes of a row's value that stays in registers while the row's edges are walked."""
+
+Position: TypeAlias = tuple[dict[str, int], int, list[tuple[loop.Expr, int]]]
 """A position in an array: coefficients of lanes, an offset, and (expression, stride) pairs for the other terms."""
 
 
@@ -54,6 +59,16 @@ class Held:
 
 
 @dataclass(slots=True)
+class Ahead:
+    """The place ahead of a loop over edges. `line` adds a line there, `known` are the variables that can be named
+    there, and `loaded` the texts of values that are loaded there."""
+
+    line: Callable[[str], None]
+    known: set[str]
+    loaded: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class TritonScope:
     """`names` and `arrays` are those of the kernel; the rest changes from line to line."""
 
@@ -67,9 +82,11 @@ class TritonScope:
     helpers: set[str] = field(default_factory=set)
     own_folds: dict[OwnFold, tuple[str, str]] = field(default_factory=dict)
     """Users' folds -> the name and the text of the function that computes each."""
-    loaded: dict[tuple[str, tuple[Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
+    loaded: dict[tuple[str, tuple[loop.Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     count: int = 0  # the number of fresh names so far
+    ahead: Ahead | None = None
+    """The place ahead of the loop over edges that is being printed."""
 
     # ------------------------------------------------------------ names
 
@@ -80,6 +97,8 @@ class TritonScope:
     def bind(self, name: str, dtype: DType, value: Printed) -> str:
         """The Triton name of a variable that has the dimensions of `value` from here on."""
         text = self.names.of(name)
+        if self.ahead is not None:
+            self.ahead.known.discard(name)
         self.types[name] = dtype
         self.variables[name] = Variable(text, self.dims if value.ranked else (), value.axes)
         return text
@@ -92,7 +111,7 @@ class TritonScope:
     def lane_axes(self) -> Axes:
         return tuple(axis for axis in self.axes if axis.lanes)
 
-    def position(self, array: str, index: tuple[Expr, ...]) -> Position:
+    def position(self, array: str, index: tuple[loop.Expr, ...]) -> Position:
         """The position of `array[index]` for an array in registers."""
         info = self.arrays[array]
         affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
@@ -109,6 +128,40 @@ class TritonScope:
         self.loaded = loaded
 
     @contextmanager
+    def walk(self, head: str) -> Iterator[None]:
+        """A block that is a loop over edges."""
+        before, self.ahead = self.ahead, Ahead(self.w.gap(), set(self.variables))
+        with self.block(head):
+            yield
+        self.ahead = before
+
+    def line_of_load(self, at: Printed, index: tuple[loop.Expr, ...], name: str) -> Callable[[str], None]:
+        """The function that writes the line that loads `name` from the address `at` of `index`.
+
+        What a row holds is loaded ahead of the loop over its edges, once, and stays in registers: FeatGraph's cached
+        features of a node. Triton itself would load it again in each step of a loop that stores.
+        """
+        ahead = self.ahead
+        lanes = math.prod(int(axis.size) for axis in self.lane_axes if axis.name in at.axes)
+        if ahead is None or "rows" not in at.axes or "edges" in at.axes or lanes > _KEPT:
+            return self.w.line
+        if not all(self._known_ahead(e, ahead) for i in index for e in subexpressions(i)):
+            return self.w.line
+        ahead.loaded.add(name)
+        return ahead.line
+
+    def _known_ahead(self, expr: loop.Expr, ahead: Ahead) -> bool:
+        match expr:
+            case loop.Var(name):
+                return name in ahead.known
+            case loop.IndexSum(terms):
+                return ahead.known.issuperset(name for name, _ in terms)
+            case loop.Load(buffer, index):
+                found = self.loaded.get((buffer, index, self.dims))
+                return found is not None and found.text in ahead.loaded
+        return not isinstance(expr, loop.Degree | loop.Uniform)
+
+    @contextmanager
     def under(self, *axes: Axis) -> Iterator[None]:
         before = self.axes
         self.axes = (*before, *axes)
@@ -119,10 +172,13 @@ class TritonScope:
     def lanes(self, lanes: Iterable[tuple[str, int]]) -> Iterator[Axis | None]:
         """Binds `lanes` under an axis for all their combinations; None if there is only one combination."""
         lanes = tuple(lanes)
+        line = self.w.line if self.ahead is None else self.ahead.line
         wide = tuple((name, extent) for name, extent in lanes if extent != 1)
         for name, extent in lanes:
             if extent == 1:
                 self.types[name], self.variables[name] = POSITION, Variable("0", (), frozenset())
+        if self.ahead is not None:
+            self.ahead.known.update(name for name, _ in lanes)
         if not wide:
             yield None
             return
@@ -132,9 +188,9 @@ class TritonScope:
         padded = RUN if divided else power_of_two(axis.extent)
         masked = divided or padded != axis.extent
         axis = Axis(name, str(padded), wide, f"{name}_ok" if masked else "")
-        self.w.line(f"{name} = {f'part * {RUN} + ' if divided else ''}tl.arange(0, {padded})")
+        line(f"{name} = {f'part * {RUN} + ' if divided else ''}tl.arange(0, {padded})")
         if masked:
-            self.w.line(f"{axis.mask} = {name} < {axis.extent}")
+            line(f"{axis.mask} = {name} < {axis.extent}")
         with self.under(axis):
             rest = axis.extent
             for lane, extent in wide:

@@ -228,7 +228,7 @@ class TritonPrinter:
         longest = names.derived(csr, "longest")
         positions = Printed("", frozenset(["rows", "edges"]), ranked=True)
         each = "[:, None]" if csr in self.of_rows else ""
-        with scope.block(f"for step in range(0, {longest}, K)"), scope.under(EDGES):
+        with scope.walk(f"for step in range(0, {longest}, K)"), scope.under(EDGES):
             text = scope.bind(k, POSITION, positions)
             scope.w.line(f"{text} = {begin}{each} + (step + tl.arange(0, K))[None, :]")
             scope.w.line(f"edge_ok = {text} < {end}{each}")

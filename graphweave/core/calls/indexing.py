@@ -44,7 +44,6 @@ INDEXING: Mapping[str, CallFacts] = {
     "aten._unsafe_index_put.default": _write(replace(_LISTED, source=2)),
     "aten.embedding_dense_backward.default": _write(IndexUse(at=1, dim=None, source=0, spread=True, base=False)),
     "graphweave.fold_rows.default": _write(IndexUse(at=1, dim=None, source=0, base=False)),
-    "graphweave.fold_others.default": replace(_gathers(), rows=Lead.given, operands=(0, 1)),
     "aten.scatter.reduce": _gathers(),
     "aten.scatter.value_reduce": _gathers(),
     "aten._sparse_mm.default": CallFacts(gathers=True),

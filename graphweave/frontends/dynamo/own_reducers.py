@@ -10,13 +10,21 @@ commutative and associative on numbers drawn here. Its derivative in one of the 
   g'(value) / g'(result), and g'(value) / g'(result) = f2(result, value) / f1(result, value) with f1 and f2 the
   derivatives of f in its operands. Whether f is such a function is tried, too.
 
-Otherwise the derivative is f2(rest, value), with the fold of all other values for each value.
+- A function that is flat somewhere, such as a product at 0, is no such function there: g' is infinite, and the quotient
+  0 / 0. A value on which the result depends least through the others, the one with the least f1(result, value), is
+  therefore left out of a second fold, kept. By the chain rule the derivative is f2(kept, value) in the value that was
+  left out, and f1(kept, left) f2(kept, value) / f1(kept, value) in any other. As f1 of the value that was left out is
+  the least, no error is enlarged by the division, and a divisor that is 0 belongs to a derivative that is 0. This is
+  tried, too, where up to three values are folded.
+
+A function whose derivative none of these gives is combined by a tree.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 
 import torch
 import torch._dynamo
@@ -26,7 +34,7 @@ from graphweave.core.edge_functions import PairFunction
 from graphweave.core.errors import DataError
 from graphweave.core.own_reducer import OwnReducer
 from graphweave.frontends.dynamo.scalar_functions import formula_of
-from graphweave.ir.fold_rows import value_of
+from graphweave.ir.fold_rows import slopes, value_of
 
 _NUMBERS = (-39.5, -2.5, -1.2, -0.3, 0.0, 0.7, 1.0, 3.0, 40.0)
 """Values at which functions are tried: no two of one magnitude, of which a fold may choose either."""
@@ -43,7 +51,7 @@ _kept: dict[Hashable, str | None] = {}
 @torch._dynamo.assume_constant_result
 def own_reducer(combine: PairFunction, identity: float, slope: PairFunction | None = None) -> str | None:
     """The name of the reducer, or the text of the `OwnReducer` that kernels fold; None if `combine` is not commutative,
-    not associative, or no formula of two numbers.
+    not associative, or no formula of two numbers, or if no formula for the derivative is found.
 
     `slope` of a value and the result is the derivative of the result in that value. DataError if it is no formula of
     two numbers, or `combine` is not.
@@ -69,7 +77,8 @@ def _found(combine: PairFunction, identity: float, slope: PairFunction | None) -
         )
     if slope is None and (formula, float(identity)) in _NAMED:
         return _NAMED[formula, float(identity)]
-    return OwnReducer(formula, float(identity), _slope(combine, formula, slope)).text
+    found = _with_slope(combine, OwnReducer(formula, float(identity), ""), slope)
+    return None if found is None else found.text
 
 
 # ---------------------------------------------------------------- what a function is
@@ -104,7 +113,7 @@ def _selects(formula: str) -> bool:
 # ---------------------------------------------------------------- its derivative
 
 
-def _slope(combine: PairFunction, formula: str, given: PairFunction | None) -> str:
+def _with_slope(combine: PairFunction, reducer: OwnReducer, given: PairFunction | None) -> OwnReducer | None:
     if given is not None:
         found = formula_of(given, ("x", "out"))
         if found is None:
@@ -112,18 +121,28 @@ def _slope(combine: PairFunction, formula: str, given: PairFunction | None) -> s
                 f"the slope of reduce must be a function of two numbers, a value and the result (got {given!r})."
                 " Write it with operators that work element by element."
             )
-        return found
-    if _selects(formula):
-        return _TIES
-    second = formula_of(_derivative(combine, 1), ("rest", "x"))
-    if second is None:
+        return replace(reducer, slope=found)
+    if _selects(reducer.combine):
+        return replace(reducer, slope=_TIES)
+    slope_in = [_derivative(combine, operand) for operand in (0, 1)]
+
+    def first(*names: str) -> str | None:
+        return formula_of(slope_in[0], names)
+
+    def second(*names: str) -> str | None:
+        return formula_of(slope_in[1], names)
+
+    if first("out", "x") is None or second("out", "x") is None:
         raise DataError(
             f"reduce: no formula for the derivative of the function was found (got {combine!r}). "
             "Pass (function, identity, slope), with slope(value, result) the derivative of the result in the value."
         )
-    first = formula_of(_derivative(combine, 0), ("out", "x"))
-    ratio = f"div({formula_of(_derivative(combine, 1), ('out', 'x'))}, {first})"
-    return ratio if first is not None and _agree(formula, second, ratio) else second
+    quotient = replace(reducer, slope=f"div({second('out', 'x')}, {first('out', 'x')})")
+    own, divisor = second("kept", "x"), first("kept", "x")
+    through = f"{first('kept', 'left')} * {own} / where({divisor} == 0, 1, {divisor})"
+    around = replace(reducer, slope=f"where(chosen, {own}, {through})", pivot=f"abs({first('out', 'x')})")
+    tried = (quotient, around) if _increases(str(first("x", "y"))) else (around,)
+    return next((r for r in tried if _agrees(r, str(second("rest", "x")))), None)
 
 
 def _derivative(combine: PairFunction, operand: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -135,12 +154,24 @@ def _derivative(combine: PairFunction, operand: int) -> Callable[[Tensor, Tensor
     return derivative
 
 
-def _agree(formula: str, second: str, ratio: str) -> bool:
-    """Whether the derivative in a value follows from the value and the result wherever that was tried."""
-    a, b, x = _triples()
-    rest = value_of(formula, x=a, y=b)
-    want = value_of(second, rest=rest, x=x)
-    got = value_of(ratio, out=value_of(formula, x=rest, y=x), x=x)
+def _increases(first: str) -> bool:
+    """Whether the derivative `first` is negative nowhere. As f(x, identity) = x, one of a strictly monotone function
+    is positive, and one that is negative somewhere is 0 on the way there."""
+    numbers = torch.tensor(_NUMBERS, dtype=torch.float64)
+    x, y = torch.cartesian_prod(numbers, numbers).unbind(1)
+    return not bool((value_of(first, x=x, y=y) < 0).any())
+
+
+def _agrees(reducer: OwnReducer, second: str) -> bool:
+    """Whether the reducer's slopes are the derivatives of folds of three values, `second` of the others and the value,
+    wherever that was tried. For a pivot, values that may cancel each other are among them."""
+    opposites = [-n for n in _NUMBERS if n] if reducer.pivot else []
+    numbers = torch.tensor([*_NUMBERS, *opposites], dtype=torch.float64)
+    a, b, c = torch.cartesian_prod(numbers, numbers, numbers).unbind(1)
+    ab, bc, ac = (value_of(reducer.combine, x=x, y=y) for x, y in ((a, b), (b, c), (a, c)))
+    values = torch.cat([a, b, c])
+    want = value_of(second, rest=torch.cat([bc, ac, ab]), x=values)
+    got = slopes(values, torch.arange(len(a)).repeat(3), value_of(reducer.combine, x=ab, y=c), reducer)
     return torch.allclose(got, want, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
