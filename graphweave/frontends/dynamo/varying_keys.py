@@ -78,9 +78,7 @@ class VaryingKeys:
         self, dicts: Dicts, keys: Mapping[int | str, list[Key]], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
         missing = self._known.missing
-        full = {
-            at: {k: as_traced(d[k]) if k in d else missing(at, k, d) for k in keys[at]} for at, d in dicts.items()
-        }
+        full = {at: {k: as_traced(d[k]) if k in d else missing(at, k, d) for k in keys[at]} for at, d in dicts.items()}
         of_key: dict[Key, bool] = {}
         for at, d in dicts.items():
             of_key.update({k: k in d for k in keys[at]})

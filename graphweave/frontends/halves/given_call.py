@@ -16,9 +16,9 @@ from graphweave.frontends.spellings.given_values import GivenValues
 
 @dataclass(slots=True)
 class GivenCall:
-    """`given` has the flags of keys that are given, as the bits of a number, and `as_traced` says that all arguments are
-    traced as they are. `existing` says of each result whether it exists, and `unreached` has the positions of the inputs
-    without a gradient, once the compiled graph has been called."""
+    """`given` has the flags of keys that are given, as the bits of a number, and `as_traced` says that all arguments
+    are traced as they are. `existing` says of each result whether it exists, and `unreached` has the positions of the
+    inputs without a gradient, once the compiled graph has been called."""
 
     given: int
     as_traced: bool = False
