@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphweave.compiler.plan import Plan, label_of
@@ -21,6 +22,7 @@ from graphweave.execute.cpp_two_parts import CppTwoParts
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.row_chunks import RowChunks
+from graphweave.execute.rows_at_once import rows_at_once
 from graphweave.execute.watched import Around, watcher
 from graphweave.ir.message.layouts import memory_of, settled
 from graphweave.ir.message.nodes import Exchange, ExchangeBack, Ref
@@ -57,6 +59,8 @@ class PythonRunner:
             node = plan.program.nodes[r]
             value, device = plan.constants[node.name], plan.options.device  # type: ignore[union-attr]
             self._scope[f"constant{r}"] = value.to(device) if isinstance(value, Tensor) else value
+        self._rows_at_once = rows_at_once(followed.steps, plan.program)
+        self._with_others = {r for rows in self._rows_at_once.values() for r in rows} - self._rows_at_once.keys()
         self._lines_of = [(step, list(self._lines(step))) for step in followed.steps]
         self.text = self._text([line for _, lines in self._lines_of for line in lines])
 
@@ -84,6 +88,8 @@ class PythonRunner:
         return self._text([line for step, lines in self._lines_of for line in self._watch(step, lines)], "args, around")
 
     def _watch(self, step: tape.Step, lines: list[str]) -> list[str]:
+        if not lines:  # a call that another one makes
+            return lines
         match step:
             case tape.RunKernels():
                 return [*lines[:-1], f"{lines[-1].removesuffix(')')}, around)"]  # its kernels have names of their own
@@ -137,6 +143,11 @@ class PythonRunner:
                 yield self._once(step)
             case tape.Count(space, number):
                 yield f"{_count(space)} = {self._number(number)}"
+            case tape.CallNode(value, _, operands) if (every := self._rows_at_once.get(value)) is not None:
+                self._scope[f"c{value}"] = torch.unbind
+                yield f"{self._names(every)}= c{value}({', '.join(map(self._name, operands))})"
+            case tape.CallNode(value) if value in self._with_others:
+                pass
             case tape.CallNode(value, rows, operands):
                 self._scope[f"c{value}"] = self._calls.of(value).run
                 yield f"v{value} = c{value}({', '.join([*map(_count, rows), *map(self._name, operands)])})"

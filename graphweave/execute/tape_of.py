@@ -458,8 +458,10 @@ class TapeMaker:
 
     def _keeps(self, ref: ir.Ref, promise: Promise) -> bool:
         """Whether a result keeps its promise wherever the program runs: its memory is its own, in row-major order, and
-        if it must be `fresh`, no other result and nothing that is kept for the backward can be a view of it."""
-        if not (promise.row_major and (ref in self._written or self._is_number(ref))):
+        if it must be `fresh`, no other result and nothing that is kept for the backward can be a view of it. A row of
+        what kernels write will do where memory may be shared."""
+        is_there = ref in self._written or self._is_number(ref) or (not promise.own and self._is_written_row(ref))
+        if not (promise.row_major and is_there):
             return False
         results = self._outputs[: len(self._contract.promises)]
         return not promise.fresh or (results.count(ref) == 1 and ref not in self._maybe_saved)
@@ -470,6 +472,10 @@ class TapeMaker:
         these."""
         saved = (r for r in self._outputs[len(self._contract.promises) :] if r is not None)
         return ancestors(self._program, saved, frozenset(self._written))
+
+    def _is_written_row(self, ref: ir.Ref) -> bool:
+        node = self._program.nodes[ref]
+        return isinstance(node, ir.Part) and node.of[node.at] == UNIT and node.x in self._written
 
     def _is_number(self, ref: ir.Ref) -> bool:
         """Whether the value is a tensor without dims that a PyTorch call computes, and so has its own memory."""

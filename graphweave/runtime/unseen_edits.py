@@ -96,7 +96,8 @@ def _checked(t: Tensor) -> _Record | None:
     If its memory was edited since the last check without PyTorch seeing it, values computed from it are dropped from
     all caches.
     """
-    native, sums, versions = _native(), _sums_of(t), versions_of((t,))
+    sums = _sums_of(t)
+    native, versions = (None, None) if sums is None else (_native(), versions_of((t,)))
     if native is None or sums is None or versions is None:
         return None
     key, records = place(t), _memories.get(t)
@@ -194,7 +195,7 @@ def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -
 def _sums_of(t: Tensor) -> _Sums | None:
     """The rectangle of memory that `t` covers. None if `t` is not on the CPU, has no elements or wide ones, or covers
     no rectangle."""
-    if t.device.type != "cpu" or t.layout is not torch.strided or t.numel() == 0 or t.element_size() > 8:
+    if t.numel() == 0 or t.device.type != "cpu" or t.layout is not torch.strided or t.element_size() > 8:
         return None
     dims: list[tuple[int, int]] = []  # size and stride of dims with more than one element, outer before inner
     for size, stride in sorted(zip(t.shape, t.stride(), strict=True), key=lambda d: -d[1]):

@@ -45,6 +45,7 @@ from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, is_traced, transformed
 from graphweave.frontends.dynamo.varying_keys import AS_GIVEN, VaryingKeys
 from graphweave.frontends.halves.forward_mode import in_forward_mode
+from graphweave.frontends.halves.given_call import are_as_traced
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
 from graphweave.frontends.sparse.sparse_places import places_in, places_of
 from graphweave.frontends.tracing.call_under_way import (
@@ -149,7 +150,7 @@ class Captured:
 
         widths = Widths()
         traced = _with_guards(target, widths, any_rows=any_rows)
-        self._target, self._code = target, traced.__code__
+        self._target, self._code, self._all_keys = target, traced.__code__, all_keys
         if dynamic:  # as a setting of each compilation, since torch.compile's argument is set and reset in each call
             dynamic, dynamo = None, {**(dynamo or {}), "assume_static_by_default": False}
         self._traced_function = traced
@@ -220,7 +221,9 @@ class Captured:
         again."""
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
-        if not self._sparse_places and are_plain(args) and (not kwargs or are_plain(kwargs.values())):
+        plain = self._all_keys and are_as_traced()
+        plain = plain or (are_plain(args) and (not kwargs or are_plain(kwargs.values())))
+        if plain and not self._sparse_places:
             return given_back(self._call(args, kwargs, args, kwargs))
         places = self._sparse_places + places_in((*args, *kwargs.values()))
         with swapped(places):

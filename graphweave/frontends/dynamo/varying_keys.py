@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from graphweave.core.lines import is_library
 from graphweave.core.log import logger
 from graphweave.frontends.calls.given_calls import ALWAYS, given, result
+from graphweave.frontends.dynamo.arguments import are_plain, as_traced
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.halves.given_call import GivenCall, in_call
 from graphweave.frontends.sparse.sparse_arguments import with_strides_of_edges
@@ -76,12 +77,14 @@ class VaryingKeys:
     def _completed(
         self, dicts: Dicts, keys: Mapping[int | str, list[Key]], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        full = {at: {k: d[k] if k in d else self._known.missing(at, k, d) for k in keys[at]} for at, d in dicts.items()}
+        missing = self._known.missing
+        full = {at: {k: as_traced(d[k]) if k in d else missing(at, k, d) for k in keys[at]} for at, d in dicts.items()}
         of_key: dict[Key, bool] = {}
         for at, d in dicts.items():
             of_key.update({k: k in d for k in keys[at]})
         numbers = (number for number, is_given in enumerate(of_key.values(), ALWAYS + 1) if is_given)
-        call = GivenCall(bits([ALWAYS, *numbers]))
+        others = (arg for at, arg in (*enumerate(args), *kwargs.items()) if at not in dicts)
+        call = GivenCall(bits([ALWAYS, *numbers]), are_plain(others))
         flags = {k: self._flag(is_given, n) for n, (k, is_given) in enumerate(of_key.items())}
         all_args = tuple(full.get(n, arg) for n, arg in enumerate(args))
         named = {name: full.get(name, arg) for name, arg in kwargs.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors
-from graphweave.core.sizes import Size, Symbol, leaves, number
+from graphweave.core.sizes import Applied, Size, SizeOp, Symbol, as_python, leaves, number
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.calls.captured_sizes import expression, unbacked
 from graphweave.frontends.importing.importer import Imported
@@ -67,11 +67,25 @@ class CallRows:
     def numbers(self, args: Sequence[Any]) -> Numbers:
         return tuple([args[at] if dim is None else args[at].shape[dim] for _, at, dim in self.symbols])
 
-    def known(self, numbers: Numbers) -> dict[Space, int]:
-        """The rows that sizes alone tell."""
-        values: dict[Size, int] = {symbol: n for (symbol, _, _), n in zip(self.symbols, numbers, strict=True)}
-        rows = {space: n for space, size in self.sizes if (n := number(size, values)) is not None}
-        return {UNIT: 1, **rows}
+    def known_of(self) -> Callable[[Numbers], dict[Space, int]]:
+        """A function of a call's numbers that gives the rows that sizes alone tell. It is asked for each graph of other
+        sizes, and to walk the expressions of 400 sizes would take as long as the kernels, so those without a division
+        are compiled."""
+        symbols = [symbol for symbol, _, _ in self.symbols]
+        names: dict[Size, str] = {symbol: f"n[{at}]" for at, symbol in enumerate(symbols)}
+        compiled = {space: size for space, size in self.sizes if _is_number(size, names)}
+        others = [(space, size) for space, size in self.sizes if space not in compiled]
+        texts = [as_python(size, names) for size in compiled.values()]
+        of_compiled: Callable[[Numbers], Numbers] = eval(f"lambda n: ({''.join(f'{text}, ' for text in texts)})")
+
+        def known(numbers: Numbers) -> dict[Space, int]:
+            rows = {UNIT: 1, **dict(zip(compiled, of_compiled(numbers), strict=True))}
+            if others:
+                values: dict[Size, int] = dict(zip(symbols, numbers, strict=True))
+                rows.update((space, n) for space, size in others if (n := number(size, values)) is not None)
+            return rows
+
+        return known
 
     def most(self, known: Mapping[Space, int]) -> dict[Space, int]:
         """The most rows that each space may have whose rows data decides. Where that is not known, as many as the
@@ -88,6 +102,14 @@ class CallRows:
             if (n := count.rows(values, rows)) is not None:
                 rows[space] = n
         return rows
+
+
+def _is_number(size: Size, names: Container[Size]) -> bool:
+    """Whether `size` is a number whatever numbers the sizes with `names` are."""
+    if size in names or isinstance(size, int):
+        return True
+    divides = (SizeOp.floor_div, SizeOp.modulo)
+    return isinstance(size, Applied) and size.op not in divides and all(_is_number(part, names) for part in size.args)
 
 
 def _indices(program: ir.Program) -> tuple[str, ...]:

@@ -105,6 +105,7 @@ class Forms:
         """The buckets of sizes for which a graph was counted in its first call, as the sizes said so."""
         self._verdicts: dict[str, tuple[int, str] | None] = {}
         """The form and the reason for each bucket of the judge's; None where nothing was measured."""
+        self._known_rows = self._source.rows.known_of()
         self._read = self._source.rows.read(indices=self._judge is not None)
         self._by_sizes: dict[Numbers, int] = {}
         self._by_graph: TrackedCache[int] = TrackedCache(lambda: settings().format_bytes)
@@ -202,7 +203,7 @@ class Forms:
         if self._judge is None and not self._source.rows.counts:
             at = self._decided(args, numbers)
         elif self._judge is None:
-            known = self._source.rows.known(numbers)
+            known = self._known_rows(numbers)
             rows = {**known, **self._source.rows.most(known)}
             if not any(gains_enough(form.cost.seconds(rows)) for form in self._forms):
                 at = self._unless_chosen(self._cheapest(rows), rows)
@@ -234,7 +235,7 @@ class Forms:
         """The form for a graph that is not counted, by its sizes alone: that of the call before, unless another is
         better by enough with as many rows as there could be. None if sizes say for the first time that a choice would
         be made otherwise."""
-        known = self._source.rows.known(numbers)
+        known = self._known_rows(numbers)
         rows = {**known, **self._source.rows.most(known)}
         at = self._cheapest(rows)
         if self._forms[at].cost.is_wrong(rows) and (bucket := self._sizes(rows)) not in self._sought:
@@ -246,7 +247,7 @@ class Forms:
     def _decided(self, args: Sequence[object], numbers: Numbers) -> int:
         """The form for a graph, which is made if there is none yet that suits it."""
         with self._lock, torch._C.DisableTorchFunction(), torch.no_grad():
-            rows = self._source.rows.counted(args, self._source.rows.known(numbers))
+            rows = self._source.rows.counted(args, self._known_rows(numbers))
             at_hand, why = self._at_hand(args, rows), ""
             measured = None if self._judge is None else self._verdict(self._judge, at_hand, rows)
             if measured is not None:

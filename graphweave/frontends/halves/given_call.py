@@ -16,11 +16,12 @@ from graphweave.frontends.spellings.given_values import GivenValues
 
 @dataclass(slots=True)
 class GivenCall:
-    """`given` has the flags of keys that are given, as the bits of a number. `existing` says of each result whether it
-    exists, and `unreached` has the positions of the inputs without a gradient, once the compiled graph has been
-    called."""
+    """`given` has the flags of keys that are given, as the bits of a number, and `as_traced` says that all arguments
+    are traced as they are. `existing` says of each result whether it exists, and `unreached` has the positions of the
+    inputs without a gradient, once the compiled graph has been called."""
 
     given: int
+    as_traced: bool = False
     existing: tuple[bool, ...] = ()
     unreached: frozenset[int] = frozenset()
 
@@ -43,6 +44,12 @@ def check_call_under_way(values: GivenValues) -> None:
     call = _call.get()
     if call is not None:
         values.existing(call.given)
+
+
+def are_as_traced() -> bool:
+    """Whether the arguments of the call under way are known to be traced as they are."""
+    call = _call.get()
+    return call is not None and call.as_traced
 
 
 def unreached_inputs() -> frozenset[int]:

@@ -20,6 +20,9 @@ _QUESTIONS = ("sq_contains", "mp_length")
 """Methods of Dynamo's dictionaries behind `in` and `len`; in some versions of PyTorch these are calls of methods."""
 
 
+_OF_MODELS = "<eval_with_key>"
+"""The file of code that torch.fx writes, such as that of PyG's `to_hetero`, which takes each key by `get`."""
+
 _SETS = "mp_ass_subscript_impl"
 """The method behind `x[key] = value`; in some versions of PyTorch this is a call of `__setitem__`."""
 
@@ -55,7 +58,8 @@ def keys_not_asked() -> Iterator[None]:
 
     def asks(self: ConstDictVariable, tx: Translator) -> None:
         call = under_way.get()
-        if call is None or is_library(tx.f_code.co_filename):
+        path = tx.f_code.co_filename
+        if call is None or (is_library(path) and not path.startswith(_OF_MODELS)):
             return
         varying = call.arguments[0][0]
         if any(key.vt.is_python_constant() and key.vt.as_python_constant() in varying for key in self.items):

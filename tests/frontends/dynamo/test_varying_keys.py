@@ -262,6 +262,20 @@ def test_code_that_asks_for_keys_is_compiled_for_each_set_of_keys(asks: Callable
 
 
 @pytest.mark.slow
+def test_a_model_of_to_hetero_refuses_calls_that_lack_relations() -> None:
+    """As in eager mode, in which it has no meaning without one."""
+    made = pyg.GraphSAGE(W, W, num_layers=1)
+    model = pyg.to_hetero(made, (list(SIZES), CYCLE)).double()
+    compiled = graphweave.compile(model)
+    every = tuple(range(len(CYCLE)))
+    assert_same(model, compiled, nodes(), edges(every))
+    for f in (model, compiled):
+        with pytest.raises(ValueError, match="only supports integer tensors"):
+            f(nodes(), edges((0, 1)))
+    assert_same(model, compiled, nodes(), edges(every, 1))
+
+
+@pytest.mark.slow
 def test_running_statistics_of_missing_relations_stay() -> None:
     """What a relation writes to its module's buffers cannot be left out, so each set of relations is compiled."""
 

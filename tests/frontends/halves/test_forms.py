@@ -15,8 +15,11 @@ import graphweave
 from graphweave.core.counters import counters
 from graphweave.core.errors import CompileError
 from graphweave.core.settings import override
+from graphweave.core.sizes import Symbol, read
+from graphweave.core.types import Space
 from graphweave.frontends.dynamo import captures_on_disk, tuned
 from graphweave.frontends.halves import choices, forms
+from graphweave.frontends.halves.call_rows import CallRows
 from graphweave.frontends.importing import measure
 from graphweave.frontends.importing.measure import RowCount, count_distinct
 from graphweave.frontends.stored import store
@@ -280,6 +283,20 @@ def test_different_rows_are_counted_to_a_few_percent(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(measure, "_COUNTED_EXACTLY", 1 << 20)
     assert count_distinct((a, b)) == exact
     assert count_distinct((a[:0], b[:0])) == 0
+
+
+def test_rows_that_sizes_tell_are_numbers_of_the_call() -> None:
+    """A size that is divided by nothing is not known."""
+    texts = {"A": "s0", "B": "2*s0 + s1 - 1", "C": "Max(s0, 3)*s1", "D": "s0//s1", "E": "Mod(s0, s1) + 1", "F": "7"}
+    sizes = tuple((Space(name), read(text)) for name, text in texts.items())
+    symbols = ((Symbol("s0"), 0, None), (Symbol("s1"), 1, 0))
+    known = CallRows((), symbols, sizes, (), ()).known_of()
+
+    def named(numbers: tuple[int, int]) -> dict[str, int]:
+        return {space.name: n for space, n in known(numbers).items()}
+
+    assert named((5, 2)) == {"unit": 1, "A": 5, "B": 11, "C": 10, "D": 2, "E": 2, "F": 7}
+    assert named((0, 0)) == {"unit": 1, "A": 0, "B": -1, "C": 0, "F": 7}
 
 
 def test_explain_prices_the_forms_for_the_graph_at_hand() -> None:
