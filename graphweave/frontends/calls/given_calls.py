@@ -17,6 +17,7 @@ _library.define("given(Tensor x, Tensor flag, int number, int dim) -> Tensor")
 _library.define("where_given(Tensor x, Tensor[] witnesses, float otherwise) -> Tensor")
 _library.define("given_with_any(Tensor x, Tensor[] witnesses) -> Tensor")
 _library.define("existing_or(Tensor x, Tensor otherwise) -> Tensor")
+_library.define("existing(Tensor x) -> Tensor")
 _library.define("existing_as(Tensor x, Tensor before) -> Tensor")
 _library.define("result(Tensor x, int number, bool may_be_absent) -> Tensor")
 
@@ -43,6 +44,11 @@ def _existing_or(x: Tensor, otherwise: Tensor) -> Tensor:
     return x
 
 
+def _existing(x: Tensor) -> Tensor:
+    """`x`, which must exist: an item that the user's code has looked up by its key."""
+    return x
+
+
 def _existing_as(x: Tensor, before: Tensor) -> Tensor:
     """`x`, which must exist in all calls in which `before` does: an item of a dictionary that is set anew."""
     return x
@@ -59,6 +65,7 @@ for _name, _meaning in {
     "where_given": _where_given,
     "given_with_any": _given_with_any,
     "existing_or": _existing_or,
+    "existing": _existing,
     "existing_as": _existing_as,
     "result": _result,
 }.items():
@@ -67,5 +74,6 @@ for _name, _meaning in {
 given, where_given = torch.ops.graphweave.given.default, torch.ops.graphweave.where_given.default
 given_with_any, result = torch.ops.graphweave.given_with_any.default, torch.ops.graphweave.result.default
 existing_or, existing_as = torch.ops.graphweave.existing_or.default, torch.ops.graphweave.existing_as.default
+existing = torch.ops.graphweave.existing.default
 ALWAYS = 0
 """A flag's number, which is that of no key: it is given in all calls."""

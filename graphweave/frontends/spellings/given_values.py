@@ -7,6 +7,7 @@ that eager mode computes. A value computed of others needs what these need, exce
 - `where_given` picks another number in calls that do not give its witnesses. So its result needs what its operand
   needs only in calls that do;
 - `existing_or` picks another value in calls in which its operand does not exist;
+- `existing` must exist, and eager mode raises an error in other calls;
 - a concatenation, or a sum of sizes, is the same without an operand that has no rows if its key is not given.
 
 The operators are then replaced by plain calls of PyTorch, and what the results need is checked at each call.
@@ -26,6 +27,7 @@ from torch import Tensor, fx
 from graphweave.frontends.calls.dynamo_calls import call_name, example, storages, writes
 from graphweave.frontends.calls.given_calls import (
     ALWAYS,
+    existing,
     existing_as,
     existing_or,
     given,
@@ -113,6 +115,9 @@ class _Conditions:
             self._visit_where(node)
         elif node.target is existing_or:
             self._visit_existing_or(node)
+        elif node.target is existing:
+            (x,) = _operands(node)
+            self._replace(node, x, frozenset((without or frozenset({ALWAYS}), e) for without, e in self._of(x)))
         elif node.target is existing_as:
             x, before = _operands(node)
             known = self._of(before)

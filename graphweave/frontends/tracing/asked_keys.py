@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
@@ -26,6 +27,9 @@ _OF_MODELS = "<eval_with_key>"
 _SETS = "mp_ass_subscript_impl"
 """The method behind `x[key] = value`; in some versions of PyTorch this is a call of `__setitem__`."""
 
+_GETS = "mp_subscript_impl"
+"""The method behind `x[key]`; in some versions of PyTorch this is a call of `__getitem__`."""
+
 
 class KeysAsked(Exception):
     """The user's code asks which keys a dictionary has, which differ from call to call."""
@@ -39,8 +43,22 @@ def _telling_of_changes(op: str | None, items: ConstDictVariable, tx: Translator
     yield
     for key, old in before.items():
         if (new := items.items.get(key, old)) is not old and _are_tensors(old, new):
-            choose = VariableTracker.build(tx, getattr(torch.ops.graphweave, str(op)).default)
-            items.items[key] = choose.call_function(tx, [new, old], {})
+            items.items[key] = _told(tx, str(op), new, old)
+
+
+def _existing(items: ConstDictVariable, tx: Translator, found: VariableTracker) -> VariableTracker:
+    """`found`, an item that was looked up by its key. If the user's code did that, it must exist, and the dictionary
+    has it as such from here on."""
+    if is_library(tx.f_code.co_filename) or not _are_tensors(found):
+        return found
+    told = _told(tx, "existing", found)
+    items.items.update({key: told for key, value in items.items.items() if value is found})
+    return told
+
+
+def _told(tx: Translator, op: str, *values: VariableTracker) -> VariableTracker:
+    """The first of some values, with what an operator of graphweave's says of it."""
+    return VariableTracker.build(tx, getattr(torch.ops.graphweave, op).default).call_function(tx, [*values], {})
 
 
 def _are_tensors(*values: VariableTracker) -> bool:
@@ -54,7 +72,7 @@ def keys_not_asked() -> Iterator[None]:
 
     Where a dictionary is put over another one (`{**x, **out}`, `x | out`, `x.update(out)`), items of the latter stay in
     calls in which the former has none: `existing_or` says so in the graph. An item that is set by itself must exist."""
-    kept: dict[str, Callable[..., object]] = {}
+    kept: dict[str, Callable[..., Any]] = {}
 
     def asks(self: ConstDictVariable, tx: Translator) -> None:
         call = under_way.get()
@@ -69,11 +87,15 @@ def keys_not_asked() -> Iterator[None]:
         if name in _METHODS:
             asks(self, tx)
         with _telling_of_changes(_CHANGES.get(name), self, tx):
-            return kept["call_method"](self, tx, name, *args, **kwargs)
+            found = kept["call_method"](self, tx, name, *args, **kwargs)
+        return _existing(self, tx, found) if name == "__getitem__" else found
 
     def sets_item(self: ConstDictVariable, tx: Translator, *args: object) -> object:
         with _telling_of_changes("existing_as", self, tx):
             return kept[_SETS](self, tx, *args)
+
+    def gets_item(self: ConstDictVariable, tx: Translator, *args: object) -> object:
+        return _existing(self, tx, kept[_GETS](self, tx, *args))
 
     def question(name: str) -> Callable[..., object]:
         def asked(self: ConstDictVariable, tx: Translator, *args: object) -> object:
@@ -82,7 +104,12 @@ def keys_not_asked() -> Iterator[None]:
 
         return asked
 
-    changes = {"call_method": method, _SETS: sets_item, **{name: question(name) for name in _QUESTIONS}}
+    changes = {
+        "call_method": method,
+        _SETS: sets_item,
+        _GETS: gets_item,
+        **{name: question(name) for name in _QUESTIONS},
+    }
     names = [name for name in changes if name in vars(ConstDictVariable)]
     kept |= {name: vars(ConstDictVariable)[name] for name in names}
     try:

@@ -261,6 +261,36 @@ def test_code_that_asks_for_keys_is_compiled_for_each_set_of_keys(asks: Callable
         torch.testing.assert_close(compiled(nodes(), edges(chosen)), model(nodes(), edges(chosen)))
 
 
+class LooksUp(nn.Module):
+    """Results of an item that is looked up by its key: a relation (`edges`) or a type of nodes that receives."""
+
+    def __init__(self, *, edges: bool) -> None:
+        super().__init__()
+        self.all, self.one, self.edges = Layers(hetero(sage), 1), sage(), edges
+
+    def forward(self, x: Nodes, edges: Edges) -> Nodes:
+        out = self.all(x, edges)
+        src, _, dst = CYCLE[0]
+        if self.edges:
+            return {**out, "c": self.one((x[src], x[dst]), edges[CYCLE[0]])}
+        return {kind: rows.tanh() for kind, rows in out.items()} | {"c": out[dst].exp()}
+
+
+@pytest.mark.parametrize("by_edges", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_an_item_that_is_looked_up_must_be_there(by_edges: bool) -> None:
+    """A result made of it is not left out in calls that lack the key, but the error is eager mode's."""
+    torch.manual_seed(0)
+    model = LooksUp(edges=by_edges).double()
+    compiled = graphweave.compile(model)
+    for chosen in ((0, 1), (0, 2)):
+        assert_same(model, compiled, nodes(), edges(chosen))
+    others = tuple(r for r in range(len(CYCLE)) if r != 0 and (by_edges or CYCLE[r][2] != CYCLE[0][2]))
+    for f in (model, compiled):
+        with pytest.raises(KeyError):
+            f(nodes(), edges(others[:2]))
+    assert_same(model, compiled, nodes(), edges((0, 1), 1))
+
+
 @pytest.mark.slow
 def test_a_model_of_to_hetero_refuses_calls_that_lack_relations() -> None:
     """As in eager mode, in which it has no meaning without one."""
