@@ -50,7 +50,7 @@ def gru(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Array, ...]:
-    """`torch._VF.gru`, as `lstm`: the outputs and the last h."""
+    """`torch._VF.gru`, with arguments like those of `lstm`: the outputs and the last h of each layer and direction."""
     layers = _Layers(weights, has_biases, num_layers, dropout if train else 0, bidirectional)
     return layers.run(x, (state,), _gru_step, batch_first)
 

@@ -23,7 +23,7 @@ from graphweave.runtime.segments import OnOneGraph
 from graphweave.runtime.threads import num_threads
 
 _MOST_INDICES = 128
-"""At most this many index tensors of calls are remembered, those used last. Their formats have a limit of their own."""
+"""At most this many index tensors of calls are remembered: the ones used last. Their formats have another limit."""
 
 _MOST_BYTES = 1 << 28
 """Index tensors beyond these many bytes together are forgotten, but for the last two, which are a graph's."""
@@ -40,7 +40,7 @@ _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13
 _CODES: dict[type[Exception], int] = {IndexRangeError: _INVALID_ARGUMENT, MemoryError: _RESOURCE_EXHAUSTED}
 
 Addresses: TypeAlias = Sequence[int]
-"""Of operands, then of results, without an end: an array of native code."""
+"""The addresses of operands, then of results: an array of native code, which does not tell its length."""
 
 Bind = Callable[[Sequence[Tensor]], OnOneGraph]
 """Index tensors -> the kernels on their graph."""

@@ -27,6 +27,8 @@ from tests.support import by_default, threads
 jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[jax]")
 jnp = jax.numpy
 gj = pytest.importorskip("graphweave.jax")
+
+pytestmark = pytest.mark.usefixtures("float64")
 ELEMENTWISE = pytest.importorskip("graphweave.jax.elementwise").ELEMENTWISE
 evaluate = pytest.importorskip("graphweave.jax.calls").evaluate
 kernel_graph = pytest.importorskip("graphweave.jax.kernel_graph")
@@ -59,14 +61,6 @@ MESSAGES: dict[str, Call] = {
     "conditioned": conditioned,
     "clipped": clipped,
 }
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def data_of(graph: EdgeList, width: int = 6, seed: int = 0) -> tuple[Any, Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,12 @@ from tests.support import by_default
 jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[jax]")
 jnp = jax.numpy
 gj = pytest.importorskip("graphweave.jax")
+
+pytestmark = pytest.mark.usefixtures("float64")
 compiled_halves = pytest.importorskip("graphweave.jax.compiled").compiled_halves
 
 ZOO = {g.name: g for g in zoo(3)}
 SQUARE = [name for name, g in ZOO.items() if g.square]
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def with_data(edges: EdgeList, width: int = 3) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,9 @@ jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[j
 jnp = jax.numpy
 gj = pytest.importorskip("graphweave.jax")
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 ZOO = {g.name: g for g in zoo(3)}
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def leaves(result: Any) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,13 @@ jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[j
 jnp = jax.numpy
 gj = pytest.importorskip("graphweave.jax")
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 NODES = {"a": 9, "b": 6, "lone": 2}
 RELATIONS = {
     ("a", "p", "b"): 20, ("b", "q", "a"): 14, ("a", "r", "a"): 17, ("b", "s", "b"): 0, ("a", "t", "b"): 1,
     ("b", "u", "a"): 30,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def edges_of(seed: int) -> dict[tuple[str, str, str], tuple[Tensor, Tensor]]:

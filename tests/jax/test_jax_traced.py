@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from tests.support import by_default
 jax = pytest.importorskip("jax", reason="JAX is absent: pip install graphweave[jax]")
 jnp = jax.numpy
 gj = pytest.importorskip("graphweave.jax")
+
+pytestmark = pytest.mark.usefixtures("float64")
 compiled_halves = pytest.importorskip("graphweave.jax.compiled").compiled_halves
 served = pytest.importorskip("graphweave.jax.served")
 
@@ -28,14 +30,6 @@ NODES, EDGES = 20, 90
 
 Call = Callable[..., Any]
 Edges = tuple[Any, Any]
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def random_edges(rng: np.random.Generator, nodes: int = NODES, edges: int = EDGES) -> Edges:
@@ -134,7 +128,7 @@ def padded(edges: Edges, x: Any, nodes: int, count: int) -> tuple[Any, Any, Any]
 
 @pytest.mark.parametrize("name", by_default(["gcn", "sage", "gat", "gin", "edge", "rgcn", "hgt"], "gcn", "rgcn"))
 def test_graphs_of_all_sizes_that_are_padded_to_one_shape_are_one_compilation(name: str) -> None:
-    """By layers, with types of edges and nodes that are traced, too."""
+    """Layers run on traced edges, also where the types of edges and nodes are traced."""
     layers: dict[str, Call] = {
         "gcn": lambda: gnn.GraphConv(5, 4), "sage": lambda: gnn.SAGEConv(5, 4, "mean"),
         "gat": lambda: gnn.GATConv(5, 4, 2), "gin": lambda: gnn.GINConv(torch.nn.Linear(5, 4)),

@@ -134,7 +134,7 @@ class _World:
         return torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int()
 
     def buffer(self, binding: NodeTensor | Perm | Column | Flat, in_rows: bool) -> Tensor:
-        """What a kernel reads. With `in_rows` it reads a node by rows, also the only row of shared data."""
+        """The values that a kernel reads. With `in_rows` it reads a node by rows, also the only row of shared data."""
         match binding:
             case NodeTensor(ref):
                 t, value = self.program.types[ref], self.values[ref]

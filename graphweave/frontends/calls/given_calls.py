@@ -50,7 +50,8 @@ def _existing(x: Tensor) -> Tensor:
 
 
 def _existing_as(x: Tensor, before: Tensor) -> Tensor:
-    """`x`, which must exist in all calls in which `before` does: an item of a dictionary that is set anew."""
+    """`x`, the new value of an item of a dictionary, whose old value is `before`. It must exist in each call in which
+    `before` exists."""
     return x
 
 

@@ -293,7 +293,7 @@ def test_an_item_that_is_looked_up_must_be_there(by_edges: bool) -> None:
 
 @pytest.mark.slow
 def test_a_model_of_to_hetero_refuses_calls_that_lack_relations() -> None:
-    """As in eager mode, in which it has no meaning without one."""
+    """Eager mode refuses such calls, too: the model has no meaning without one of its relations."""
     made = pyg.GraphSAGE(W, W, num_layers=1)
     model = pyg.to_hetero(made, (list(SIZES), CYCLE)).double()
     compiled = graphweave.compile(model)
