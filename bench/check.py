@@ -67,7 +67,7 @@ def step(
         noise = torch.Generator().manual_seed(seed + 1)
         # Drawn in float64 for every precision, because the numbers that PyTorch draws depend on the dtype.
         drawn = [torch.randn(value.shape, generator=noise, dtype=torch.float64) for value in live]
-        cotangents = [one.to(value.dtype) for one, value in zip(drawn, live, strict=True)]
+        cotangents = [one.to(value) for one, value in zip(drawn, live, strict=True)]
         torch.autograd.backward(live, cotangents)
     grads: dict[str, Tensor | None] = {}
     if module is not None:

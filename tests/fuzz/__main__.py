@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.fuzz import device
 from tests.fuzz.grow import DOORS, grow, grow_for_ranks
 from tests.fuzz.judge import without_numbers
 from tests.fuzz.worker import work, work_over_ranks
@@ -31,6 +32,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     seed = random.randrange(10**9) if options.seed is None else options.seed
     doors = (options.door,) if options.door else DOORS
+    device.choose(options.device)
     if options.work and options.ranks:
         work_over_ranks(seed, options.until, options.ranks, out, options.shrink_seconds)
         return 0
@@ -51,7 +53,7 @@ def watch(seed: int, end: float, options: argparse.Namespace, out: Path) -> int:
     began = time.time()
     while time.time() < end:
         command = [sys.executable, "-m", "tests.fuzz", "--work", "--seed", str(seed), "--until", str(end)]
-        command += ["--out", str(out), "--shrink-seconds", str(options.shrink_seconds)]
+        command += ["--device", options.device, "--out", str(out), "--shrink-seconds", str(options.shrink_seconds)]
         command += ["--door", options.door] if options.door else []
         command += ["--ranks", str(options.ranks)] if options.ranks else []
         command += ["--only", options.only] if options.only else []
@@ -114,6 +116,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to look for faults")
     parser.add_argument("--seed", type=int, help="number of the first program (random, and printed, if left out)")
     parser.add_argument("--door", choices=sorted(set(DOORS)), help="compile through this door alone")
+    parser.add_argument("--device", default="cpu", help="run compiled programs there: cpu, or cuda")
     parser.add_argument("--ranks", type=int, default=0, help="run programs over the parts of graphs on so many ranks")
     parser.add_argument("--only", choices=("products", "choices"), help="only programs of this kind")
     parser.add_argument("--out", type=Path, help="folder for scripts of findings (a temporary one if left out)")

@@ -22,6 +22,7 @@ from graphweave.compiler.report import collect
 from graphweave.core.errors import DerivativeError
 from graphweave.frontends.tracing.capture_settings import CAPTURE
 from tests.fuzz.case import Call, Case, draw, namespace
+from tests.fuzz.device import chosen, on_device, placed
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 """Largest difference that is accepted, relative to the largest number of the tensor. Faults cause far larger ones."""
@@ -70,7 +71,7 @@ def load(source: str) -> Callable[..., Any]:
 
 def through_door(case: Case) -> Callable[..., Any]:
     """The function compiled as the case says."""
-    function = load(case.source)
+    function = load(on_device(case.source))
     torch._dynamo.reset()
     if case.door == "graphweave":
         return graphweave.compile(function)
@@ -129,7 +130,7 @@ def without_numbers(text: str) -> str:
 def _by_pytorch(case: Case) -> Callable[..., Any]:
     """The function, captured without this compiler: faults that occur here too are PyTorch's."""
     torch._dynamo.reset()
-    return torch.compile(load(case.source), backend="aot_eager", dynamic=_dynamic(case))
+    return torch.compile(load(on_device(case.source)), backend="aot_eager", dynamic=_dynamic(case))
 
 
 def _dynamic(case: Case) -> bool | None:
@@ -144,9 +145,9 @@ def _compare(case: Case, compiled: Callable[..., Any]) -> Finding | None:
         for position, call in enumerate(case.calls):
             want = run(case, call, eager)
             errors.append(want.error)
-            if want.error is not None and not call.edit:
+            if want.error is not None and (not call.edit or chosen() != "cpu"):  # a GPU is lost by a bad index
                 continue
-            got = run(case, call, compiled)
+            got = run(case, call, compiled, on_chosen=True)
             if want.error is not None:
                 if got.error is None and re.search("out of (bounds|range)", str(want.error)):
                     return Finding("no error", f"eager raises {_short(want.error)} at call {position}")
@@ -177,9 +178,12 @@ def _fallback(reasons: list[str]) -> Finding | None:
     return Finding("refused" if failed else "untraced", (failed or reasons)[0])
 
 
-def run(case: Case, call: Call, function: Callable[..., Any]) -> Outcome:
-    """Calls `function`; in training the gradients of all arguments too, twice, from one random linear functional."""
-    out = Outcome(arguments=draw(case, call))
+def run(case: Case, call: Call, function: Callable[..., Any], *, on_chosen: bool = False) -> Outcome:
+    """Calls `function`; in training the gradients of all arguments too, twice, from one random linear functional.
+
+    With `on_chosen` the arguments lie on the device that was chosen for programs."""
+    drawn = draw(case, call)
+    out = Outcome(arguments=placed(drawn) if on_chosen else drawn)
     leaves = [a for a in out.arguments if isinstance(a, Tensor) and a.requires_grad]
     context = {"train": nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}[case.mode]
     try:
@@ -219,7 +223,7 @@ def _functional(outputs: list[Any], left_out: tuple[int, ...]) -> Tensor | None:
             continue
         generator = torch.Generator().manual_seed(position)
         factor = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        term = (value.double() * factor).sum()
+        term = (value.double() * factor.to(value.device)).sum()
         total = term if total is None else total + term
     return total
 
@@ -277,7 +281,9 @@ def _unequal(want: Any, got: Any, floor: float) -> str | None:
 
 
 def _repeated(case: Case, call: Call, compiled: Callable[..., Any], first: Outcome) -> Finding | None:
-    """Checks that two equal calls give the same bits."""
+    """Checks that two equal calls give the same bits. On a GPU calls that are left to PyTorch need not."""
+    if chosen() != "cpu":
+        return None
     second = run(case, call, compiled)
     for one, other in zip([*first.outputs, *first.grads], [*second.outputs, *second.grads], strict=True):
         if isinstance(one, Tensor) and not torch.equal(one.nan_to_num(), other.nan_to_num()):

@@ -71,10 +71,11 @@ class Row:
     on_edges: tuple[str, ...] = ()
 
 
-def run_case(name: str, door: str = "compile") -> Row:
-    """Runs identical copies of one case in eager mode and compiled through one of `DOORS`, and compares them."""
+def run_case(name: str, door: str = "compile", device: str = "cpu") -> Row:
+    """Runs identical copies of one case in eager mode on the CPU, and on `device` compiled through one of `DOORS`, and
+    compares them."""
     built = build(name)
-    eager, compiled_module = built.module, build(name).module
+    eager, compiled_module = built.module, build(name).module.to(device)
     want = step(eager, built.args, built.kwargs, module=eager, counter_based=True)
     torch._dynamo.reset()
     graphweave.reset_counters()
@@ -83,7 +84,8 @@ def run_case(name: str, door: str = "compile") -> Row:
     try:
         with collect() as report:
             compiled = DOORS[door](compiled_module)
-            got = step(compiled, built.args, built.kwargs, module=compiled_module)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), (built.args, built.kwargs))
+            got = on_cpu(step(compiled, args, kwargs, module=compiled_module))
     except Exception as problem:  # the table reports every crash, whatever its kind
         seconds = time.perf_counter() - start
         where = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
@@ -97,6 +99,10 @@ def run_case(name: str, door: str = "compile") -> Row:
         on_edges=left_to_pytorch(report, on_edges=True),
     )  # fmt: skip
     return judge(row, name, got, want)
+
+
+def on_cpu(result: Result) -> Result:
+    return Result(*pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (result.outputs, dict(result.grads))))
 
 
 def graph_breaks() -> int:
@@ -247,6 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--door", nargs="+", choices=DOORS, default=list(DOORS), help="ways into the compiler; both")
     parser.add_argument("--json", type=Path, help="also write the rows, the machine and the versions here")
     parser.add_argument("--markdown", type=Path, help="also write the table here as a page")
+    parser.add_argument("--device", default="cpu", help="where compiled modules run: cpu, or cuda")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
@@ -256,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for name, door in track([(n, d) for n in names for d in options.door], "cases"):
         try:
-            rows.append(run_case(name, door))
+            rows.append(run_case(name, door, options.device))
         except Exception as problem:  # a case that breaks the harness must not hide the cases after it
             traceback.print_exc()
             rows.append(Row(name, "crash", error=float("inf"), where=f"harness: {problem}"[:200], door=door))

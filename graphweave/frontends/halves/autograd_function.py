@@ -14,13 +14,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
 from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd import runtime_wrappers
-from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutogradCompileSpec
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
 from graphweave.core.boxed import Boxed, boxed
@@ -39,6 +38,9 @@ from graphweave.frontends.halves.derivatives import (
 from graphweave.frontends.halves.given_call import unreached_inputs
 from graphweave.frontends.halves.missing_tangents import as_finite, is_finite
 from graphweave.frontends.halves.short_way import needs_little, short_backward, short_forward
+
+if TYPE_CHECKING:  # PyTorch 2.11 has no such class
+    from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutogradCompileSpec
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
 """PyTorch's class that makes the autograd functions; None in a version that has no such class."""

@@ -9,15 +9,17 @@ is taken, as it is in a version of PyTorch whose metadata does not say these thi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch._functorch._aot_autograd import runtime_wrappers
-from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutogradCompileSpec
 from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 
 from graphweave.core.boxed import Boxed
+
+if TYPE_CHECKING:  # PyTorch 2.11 has no such class
+    from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutogradCompileSpec
 
 _ABSENT = (
     "num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_unsafe_view_outputs", "num_intermediate_bases",
