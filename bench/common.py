@@ -74,15 +74,23 @@ def _compiler() -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this repository, and whether files were changed since; None outside of a checkout."""
+    """The commit of this repository, and "-dirty" if code was changed since; None outside of a checkout.
+
+    Records and documents are written while benchmarks run, so a change of them says nothing of what is measured.
+    """
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        number = _git("rev-parse", "--short=10", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *map(":(exclude){}".format, _WRITTEN))
     except (OSError, subprocess.CalledProcessError):
         return None
-    return answer.stdout.strip()
+    return f"{number}-dirty" if changed else number
+
+
+_WRITTEN = ("bench/results", "docs")
+
+
+def _git(*command: str) -> str:
+    return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def in_fresh_process(
