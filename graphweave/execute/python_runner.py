@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.compiler.plan import Plan, label_of
 from graphweave.core.boxed import Boxed
@@ -58,7 +59,8 @@ class PythonRunner:
         for r in followed.constants:
             node = plan.program.nodes[r]
             value, device = plan.constants[node.name], plan.options.device  # type: ignore[union-attr]
-            self._scope[f"constant{r}"] = value.to(device) if isinstance(value, Tensor) else value
+            with unset_fake_temporarily():  # PyTorch compiles among fake tensors, but a constant has numbers
+                self._scope[f"constant{r}"] = value.to(device) if isinstance(value, Tensor) else value
         self._rows_at_once = rows_at_once(followed.steps, plan.program)
         self._with_others = {r for rows in self._rows_at_once.values() for r in rows} - self._rows_at_once.keys()
         self._lines_of = [(step, list(self._lines(step))) for step in followed.steps]

@@ -31,6 +31,7 @@ from bench.common import machine
 from bench.steps import Result
 from graphweave.compiler.report import Report, collect
 from tests.pyg.zoo_cases import CASES, NOT_HERE, build
+from tests.pyg.zoo_graphs import Built
 
 RIGHT = ("ok", "ill-conditioned")
 
@@ -72,10 +73,9 @@ class Row:
 
 
 def run_case(name: str, door: str = "compile", device: str = "cpu") -> Row:
-    """Runs identical copies of one case in eager mode on the CPU, and on `device` compiled through one of `DOORS`, and
-    compares them."""
-    built = build(name)
-    eager, compiled_module = built.module, build(name).module.to(device)
+    """Runs identical copies of one case in eager mode and compiled through one of `DOORS`, and compares them."""
+    built = placed(build(name), device)
+    eager, compiled_module = built.module, placed(build(name), device).module
     want = step(eager, built.args, built.kwargs, module=eager, counter_based=True)
     torch._dynamo.reset()
     graphweave.reset_counters()
@@ -84,8 +84,7 @@ def run_case(name: str, door: str = "compile", device: str = "cpu") -> Row:
     try:
         with collect() as report:
             compiled = DOORS[door](compiled_module)
-            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), (built.args, built.kwargs))
-            got = on_cpu(step(compiled, args, kwargs, module=compiled_module))
+            got = step(compiled, built.args, built.kwargs, module=compiled_module)
     except Exception as problem:  # the table reports every crash, whatever its kind
         seconds = time.perf_counter() - start
         where = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
@@ -98,11 +97,13 @@ def run_case(name: str, door: str = "compile", device: str = "cpu") -> Row:
         left_to_pytorch(report, on_edges=False), seconds=seconds, door=door, eager_calls=counts["eager_fallbacks"],
         on_edges=left_to_pytorch(report, on_edges=True),
     )  # fmt: skip
-    return judge(row, name, got, want)
+    return judge(row, name, got, want, device)
 
 
-def on_cpu(result: Result) -> Result:
-    return Result(*pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (result.outputs, dict(result.grads))))
+def placed(built: Built, device: str) -> Built:
+    """The module and its inputs on a device."""
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), (built.args, dict(built.kwargs)))
+    return Built(built.module.to(device), args, kwargs)
 
 
 def graph_breaks() -> int:
@@ -111,20 +112,20 @@ def graph_breaks() -> int:
     return max(sum(counts[kind].values()) for kind in ("graph_break", "unimplemented"))
 
 
-def judge(row: Row, name: str, got: Result, want: Result) -> Row:
+def judge(row: Row, name: str, got: Result, want: Result, device: str) -> Row:
     error, where = worst_error(got, want)
     row = replace(row, error=error, where=where)
     if error < FLOAT_TOLERANCE[torch.float32]:
         return row
-    exact = in_float64(name)
+    exact = in_float64(name, device)
     if exact is not None and no_worse_than_eager(got, want, exact):
         return replace(row, status="ill-conditioned")
     return replace(row, status="wrong")
 
 
-def in_float64(name: str) -> Result | None:
+def in_float64(name: str, device: str) -> Result | None:
     """The eager result in float64; None if the operator supports float32 only."""
-    built = build(name)
+    built = placed(build(name), device)
     module: nn.Module = built.module.double()
     args, kwargs = pytree.tree_map_only(
         torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, (built.args, built.kwargs)

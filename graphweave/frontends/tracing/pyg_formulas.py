@@ -25,6 +25,7 @@ def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out
 
 def _typed_linear(self: Any, x: Tensor, type_vec: Tensor) -> Tensor:
     """HeteroLinear, as products of rows with matrices of their types; the original sorts rows and loops over types."""
+    type_vec = type_vec.to(x.device)  # HGTConv makes it on the CPU
     out = x.unsqueeze(1).bmm(self.weight.index_select(0, type_vec)).squeeze(1)
     return out if self.bias is None else out + self.bias.index_select(0, type_vec)
 
