@@ -80,7 +80,9 @@ def _commit() -> str | None:
     """
     try:
         number = _git("rev-parse", "--short=10", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *map(":(exclude){}".format, _WRITTEN))
+        changed = _git(
+            "status", "--porcelain", "--untracked-files=no", "--", ".", *map(":(exclude){}".format, _WRITTEN)
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{number}-dirty" if changed else number
