@@ -87,6 +87,7 @@ def run_case(name: str, door: str = "compile", device: str = "cpu") -> Row:
             got = step(compiled, built.args, built.kwargs, module=compiled_module)
     except Exception as problem:  # the table reports every crash, whatever its kind
         seconds = time.perf_counter() - start
+        traceback.print_exc()
         where = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
         return Row(name, "crash", error=float("inf"), where=where[:200], seconds=seconds, door=door)
     seconds = time.perf_counter() - start
