@@ -1,10 +1,10 @@
 """Other launches of the kernels of a training step on a GPU: which are faster than those that the compiler chooses?
 
-    python -m bench.gpu_launches [--graphs arxiv bgs] [--models gcn gat8 rgat] [--jobs 4] [--processes 14] [--out FILE]
+    python -m bench.gpu_launches [--graphs arxiv bgs] [--models gcn gat8 rgat] [--jobs 6] [--out FILE]
 
-A warm training step of each case of `bench.gpu` is recorded. Of its launches, the `--jobs` that take longest are run
-again with other numbers of rows, edges and warps of a program, each alone on the device. All variants are compiled
-beforehand, in several processes. Each line of the table has the launch that the compiler chooses and the best ones.
+A warm training step of each case of `bench.gpu` is recorded. Of its launches, the `--jobs` that take longest run again
+as other constants of `execute/triton_launch.py` have them launched, each alone on the device. The tables have the
+seconds of all kernels together, relative to the fastest launch of each, for each choice of constants.
 `python -m bench.gpu_launches --host` profiles the host in steps of the smallest graph instead.
 """
 
@@ -14,13 +14,13 @@ import argparse
 import cProfile
 import io
 import json
-import multiprocessing
+import math
 import pstats
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -32,128 +32,101 @@ from torch import Tensor
 from bench.gpu_cases import GRAPHS, MODELS, ORDER, Pair, subject
 from bench.gpu_measure import Clock
 from bench.options import Among, parser_of
-from graphweave.execute.triton_launch import TritonJob, _widest
+from graphweave.execute import triton_step
+from graphweave.execute.triton_launch import TritonJob, launch_of_piece, launch_of_rows, widest
 from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import numel
-from graphweave.runtime import triton_kernel
-from graphweave.runtime.triton_kernel import Launch, TritonKernel, precision
+from graphweave.runtime.triton_kernel import Launch
 
-ROWS, EDGES, WARPS = (1, 2, 4, 8, 16, 32), (2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4)
-"""Numbers of a launch that are tried."""
+Constants = tuple[int, ...]
 
-ELEMENTS_OF_A_THREAD = (4, 64)
-"""The least and the most elements of the widest tensor that a thread of a tried launch has."""
+CONSTANTS: dict[str, tuple[Constants, ...]] = {
+    "rows": tuple(product((2, 4, 8, 16), (256, 512, 1024, 2048), (1, 2, 4))),
+    "rows alone": tuple(product((1,), (256, 512, 1024, 2048), (1, 2, 4))),
+    "pieces": tuple(product((512, 1024, 2048, 4096), (1, 2, 4, 8))),
+}
+"""The constants that are tried: EDGES_AT_ONCE, ROW_ELEMENTS and ROW_WARPS; PIECE_ELEMENTS and PIECE_WARPS."""
 
-RUN_SECONDS = 2e-3
+RUN_SECONDS = 1e-3
 """A launch is repeated for about this long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """All that another process needs to compile a variant: the text, and what is given for each parameter."""
-
-    text: str
-    symbol: str
-    given: tuple[torch.dtype | int, ...]
-    how: Launch
-    ordered: bool
-    precision: str
-
-    def run(self) -> str:
-        function = getattr(triton_kernel.module(self.text), self.symbol)
-        try:
-            function.warmup(
-                *self.given, R=self.how.rows, K=self.how.edges, ORDERED=self.ordered, PRECISION=self.precision,
-                grid=(1,), **self.how.options,
-            )  # fmt: skip
-        except Exception as problem:  # a variant that does not compile is a result
-            return f"{type(problem).__name__}: {problem}"[:200]
-        return ""
 
 
 @dataclass(slots=True)
 class Recorded:
+    """A launch of a step, and the seconds of each launch that was tried in its place."""
+
     job: TritonJob
-    text: str
+    case: str
     seconds: float = 0.0
+    times: dict[Launch, float] = field(default_factory=dict)
 
-    def parts(self, how: Launch) -> dict[str, Tensor]:
-        job = replace(self.job, how=how)
-        shapes = {b.name: (job.programs, numel(b.shape)) for b in job.totals}
-        device = next(iter(job.tensors.values())).device
-        return {b.name: torch.empty(shapes[b.name], dtype=TORCH_DTYPE[b.dtype], device=device) for b in job.totals}
+    @property
+    def kind(self) -> str | None:
+        """Which constants decide on the launch; None where others do."""
+        inner = list(statements(self.job.kernel.body))
+        if any(isinstance(s, loop.TileMatMul | loop.TileGram | loop.Tiles) for s in inner) or self.job.kernel.tile:
+            return None
+        if not any(isinstance(s, loop.Edges) for s in inner):
+            return "rows alone"
+        return "pieces" if self.job.order is None else "rows"
 
-    def build(self, how: Launch) -> Build:
-        job = replace(self.job, how=how)
-        parts = self.parts(how)
-        tensors = [job.tensors[csr.name] for csr in job.kernel.csrs]
-        tensors += [parts.get(b.name, job.tensors[b.name]) for b in job.kernel.buffers]
-        listed = tensors[0] if job.order is None else job.order
-        given: tuple[torch.dtype | int, ...] = (*(t.dtype for t in (*tensors, listed)), job.groups, job.first, job.last)
-        return Build(self.text, job.kernel.name, given, how, job.order is not None, precision())
+    def how(self, constants: Constants) -> Launch:
+        make: Callable[..., Launch] = launch_of_piece if self.kind == "pieces" else launch_of_rows
+        return make(widest(self.job.kernel.body), *constants)
+
+    def variants(self) -> list[Launch]:
+        return list(dict.fromkeys([self.job.how, *map(self.how, CONSTANTS.get(self.kind or "", ()))]))
+
+    def prepare(self, how: Launch) -> None:
+        tensors = next(iter(self.job.tensors.values()))
+        ordered = self.job.order is not None
+        triton_step.prepare(self.job.kernel, self.job.function, how, ordered, str(tensors.device))
 
     def time(self, clock: Clock, how: Launch) -> float:
-        job, parts = replace(self.job, how=how), self.parts(how)
+        job = replace(self.job, how=how)
+        device = next(iter(job.tensors.values())).device
+        parts: dict[str, Tensor] = {
+            b.name: torch.empty((job.programs, numel(b.shape)), dtype=TORCH_DTYPE[b.dtype], device=device)
+            for b in job.totals
+        }
         job.run(parts)
-        once = clock.turn(lambda: job.run(parts), 3)
-        steps = max(3, min(100, int(RUN_SECONDS / max(once, 1e-6))))
+        once = clock.turn(lambda: job.run(parts), 2)
+        steps = max(3, min(50, int(RUN_SECONDS / max(once, 1e-6))))
         return median(clock.turn(lambda: job.run(parts), steps) for _ in range(3))
-
-    def variants(self) -> Iterator[Launch]:
-        """Other launches. A kernel with products keeps its rows and edges, and one whose rows are not walked its
-        edges."""
-        inner = list(statements(self.job.kernel.body))
-        now, lanes = self.job.how, _widest(self.job.kernel.body)
-        yield now
-        if any(isinstance(s, loop.TileMatMul | loop.TileGram) for s in inner):
-            yield from (replace(now, warps=w) for w in (1, 2, 4, 8) if w != now.warps)
-            return
-        walks = any(isinstance(s, loop.Edges | loop.Tiles) for s in inner)
-        pieces = self.job.order is None
-        for rows, edges, warps in product((1,) if pieces else ROWS, EDGES if walks else (1,), WARPS):
-            least, most = ELEMENTS_OF_A_THREAD
-            how = replace(now, rows=rows, edges=edges, warps=warps)
-            if how != now and least <= rows * edges * lanes / (32 * warps) <= most and (pieces or edges <= 32):
-                yield how
 
 
 @contextmanager
-def recording() -> Iterator[list[Recorded]]:
-    """The launches in the block, and the texts of kernels that are loaded in it."""
+def recording(case: str) -> Iterator[list[Recorded]]:
+    """The launches in the block."""
     found: list[Recorded] = []
-    texts: dict[int, str] = {}
-    made, run = TritonKernel.__init__, TritonJob.run
-
-    def noted(self: TritonKernel, module: Any, symbol: str, parts: int = 1) -> None:
-        made(self, module, symbol, parts)
-        texts[id(self)] = Path(module.__file__).read_text().removeprefix(triton_kernel._ENCODING)
+    run = TritonJob.run
 
     def launched(self: TritonJob, parts: Any) -> None:
-        found.append(Recorded(self, texts[id(self.function)]))
+        found.append(Recorded(self, case))
         run(self, parts)
 
-    TritonKernel.__init__, TritonJob.run = noted, launched  # type: ignore[method-assign]
+    TritonJob.run = launched  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        TritonKernel.__init__, TritonJob.run = made, run  # type: ignore[method-assign]
+        TritonJob.run = run  # type: ignore[method-assign]
 
 
 def recorded(pair: Pair, device: torch.device, options: argparse.Namespace, folder: Path) -> list[Recorded]:
-    """The launches of a warm step that take longest, longest first. Launches of equal kernels count once."""
+    """The launches of a warm step that take longest, longest first."""
     clock = Clock(device)
-    with recording() as found:
+    with recording(pair.name) as found:
         form = subject(pair, device, torch.float32, small=options.small, folder=folder).form("graphweave")
-        form.run("train")
+        took = clock.first(lambda: form.run("train"))
         form.run("train")
         found.clear()
         form.run("train")
     for one in found:
         one.seconds = one.time(clock, one.job.how)
     total = sum(one.seconds for one in found)
-    print(f"{pair.name}: {len(found)} launches, {1e6 * total:.0f} us together", flush=True)
+    print(f"{pair.name}: {len(found)} launches, {1e6 * total:.0f} us together, first call {took:.1f} s", flush=True)
     for one in found:
         job = one.job
         print(f"   {job.kernel.name:34} {1e6 * one.seconds:8.1f} us, {job.programs} programs, {shown(job.how)}")
@@ -164,24 +137,35 @@ def shown(how: Launch) -> str:
     return f"{how.rows} x {how.edges}, {how.warps} warps"
 
 
-def tried(held: Sequence[tuple[Pair, list[Recorded]]], processes: int, device: torch.device) -> list[Any]:
-    """Times all variants. Each row of the answer has a kernel's launches, fastest first."""
+def tried(found: Sequence[Recorded], device: torch.device) -> None:
+    """Times all variants. Their machine code is made beforehand, in several threads."""
+    builds = [(one, how) for one in found for how in one.variants()]
+    with ThreadPoolExecutor() as threads:
+        futures = [threads.submit(one.prepare, how) for one, how in builds]
+    refused = [str(future.exception())[:200] for future in futures if future.exception() is not None]
+    print(f"{len(builds)} variants, {len(refused)} refused: {refused[:1]}", flush=True)
     clock = Clock(device)
-    builds = [(one, how, one.build(how)) for _, found in held for one in found for how in one.variants()]
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        refused = list(pool.map(Build.run, [build for _, _, build in builds], chunksize=4))
-    print(f"{len(builds)} variants, {sum(map(bool, refused))} refused: {next(filter(None, refused), '')}", flush=True)
-    answer = []
-    for pair, found in held:
-        for one in found:
-            fits = [how for (other, how, _), why in zip(builds, refused, strict=True) if other is one and not why]
-            times = {how: one.time(clock, how) for how in fits}
-            best = sorted(times, key=times.__getitem__)
-            name, now = one.job.kernel.name, one.job.how
-            line = ", ".join(f"{shown(how)}: {1e6 * times[how]:.1f}" for how in best[:8])
-            print(f"{pair.name} {name} {1e6 * times.get(now, 0):.1f} us {shown(now)} -> {line}", flush=True)
-            rows = [{**asdict(how), "seconds": times[how]} for how in best]
-            answer.append({"case": pair.name, "kernel": name, "now": asdict(now), "launches": rows})
+    for (one, how), future in zip(builds, futures, strict=True):
+        if future.exception() is None:
+            one.times[how] = one.time(clock, how)
+    for one in found:
+        best = sorted(one.times, key=one.times.__getitem__)[:6]
+        line = ", ".join(f"{shown(how)}: {1e6 * one.times[how]:.1f}" for how in best)
+        now = one.times.get(one.job.how, math.nan)
+        print(f"{one.case} {one.job.kernel.name} {one.kind} {1e6 * now:.1f} us {shown(one.job.how)} -> {line}")
+
+
+def ranked(found: Sequence[Recorded]) -> dict[str, list[tuple[float, Constants]]]:
+    """For each kind the constants by the mean ratio (geometric) of their launches to the fastest, best first."""
+    answer = {}
+    for kind, constants in CONSTANTS.items():
+        own = [one for one in found if one.kind == kind and one.times]
+        rows = []
+        for values in constants if own else ():
+            ratios = [one.times.get(one.how(values), math.inf) / min(one.times.values()) for one in own]
+            rows.append((math.prod(ratios) ** (1 / len(ratios)), values))
+        answer[kind] = sorted(rows)
+        print(kind, ", ".join(f"{values}: {ratio:.3f}" for ratio, values in answer[kind][:8]), flush=True)
     return answer
 
 
@@ -205,7 +189,7 @@ def host(device: torch.device, folder: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, {
         "device": Among(("cuda", "cpu"), "cuda"), "small": False, "graphs": Among(GRAPHS), "models": Among(MODELS),
-        "jobs": 4, "processes": 14, "host": False, "out": Path,
+        "jobs": 6, "host": False, "out": Path,
     })  # fmt: skip
     options = parser.parse_args(argv)
     device = torch.device("cuda:0" if options.device == "cuda" else "cpu")
@@ -213,11 +197,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.host:
             host(device, Path(folder))
             return 0
-        cases = [p for p in ORDER if p.model in options.models and p.graph in options.graphs]
-        held = [(pair, recorded(pair, device, options, Path(folder))) for pair in cases]
-        answer = tried(held, options.processes, device)
-        if options.out is not None:
-            options.out.write_text(json.dumps(answer, indent=1) + "\n")
+        cases = [pair for pair in ORDER if pair.model in options.models and pair.graph in options.graphs]
+        found = [one for pair in cases for one in recorded(pair, device, options, Path(folder))]
+        tried(found, device)
+        best = ranked(found)
+    if options.out is not None:
+        kernels = [
+            {"case": one.case, "kernel": one.job.kernel.name, "kind": one.kind, "now": asdict(one.job.how),
+             "launches": [{**asdict(how), "seconds": seconds} for how, seconds in one.times.items()]}
+            for one in found
+        ]  # fmt: skip
+        options.out.write_text(json.dumps({"best": best, "kernels": kernels}, indent=1) + "\n")
     return 0
 
 

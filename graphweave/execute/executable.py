@@ -127,7 +127,7 @@ class Executable:
 def _kernels(plan: Plan) -> dict[int, RegionStep]:
     kernels = {i: step_of(k, plan.options.target)(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
     for kernel in kernels.values():
-        kernel.label = label_of(plan.name, kernel.name)
+        kernel.label, kernel.device = label_of(plan.name, kernel.name), plan.options.device
     return kernels
 
 

@@ -36,6 +36,9 @@ class RegionStep:
     label: str = ""
     """The kernel's name in profiles, where several graphs may have kernels of one name."""
 
+    device: str = "cpu"
+    """The device for which the kernel is compiled."""
+
     def __init__(self, program: ir.Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         """`plan` is the kernel for 32-bit indices, which nearly every graph uses. `wide` makes the kernel for 64
         bits."""

@@ -25,6 +25,20 @@ from graphweave.runtime.triton_kernel import Launch, TritonKernel, interpreted
 MAX_ELEMENTS = 2048
 """Limit on the elements of a tensor in a program of four warps. This many take 16 registers of each thread."""
 
+EDGES_AT_ONCE, ROW_ELEMENTS, ROW_WARPS = 4, 1024, 1
+"""Of a program that takes several rows: how many edges of each row it takes at a time, the elements of its widest
+tensor, and its warps. Rows come by their number of edges, so few programs wait for a longer row of theirs, and within
+one warp edges are summed without a barrier."""
+
+PIECE_ELEMENTS, PIECE_WARPS = 2048, 2
+"""The same of a program that takes one piece of a divided row."""
+
+MAX_OF_A_WARP = 1024
+"""A warp has at most this many elements of a tensor, 32 of each thread, unless eight warps have too few."""
+
+MAX_ROWS, MAX_EDGES = 128, 256
+"""Limits on the rows of a program, and on the edges of one."""
+
 MAX_PROGRAMS_WITH_TOTALS = 512
 """Limit on the programs of a launch with totals. Each program leaves a part, and the parts are folded afterwards."""
 
@@ -144,7 +158,7 @@ def launches_of(kernel: loop.Kernel) -> Launches:
     spills any on sm_80 or sm_90. Kernels with products divide no rows, because another kernel may recompute messages,
     which must have the same bits there.
     """
-    lanes = _widest(kernel.body)
+    lanes = widest(kernel.body)
     parts = programs_of_a_row(kernel)
     inner = list(statements(kernel.body))
     products = any(isinstance(s, loop.TileMatMul) for s in inner)
@@ -162,13 +176,26 @@ def launches_of(kernel: loop.Kernel) -> Launches:
         return Launches(Launch(1, 16, warps=8))
     if parts > 1:
         return Launches(Launch(1, MAX_ELEMENTS // RUN if walks else 1))
-    edges = 16 if walks else 1
-    while edges > 1 and edges * lanes > MAX_ELEMENTS:
+    short = launch_of_rows(lanes, EDGES_AT_ONCE if walks else 1, ROW_ELEMENTS, ROW_WARPS)
+    return Launches(short, launch_of_piece(lanes, PIECE_ELEMENTS, PIECE_WARPS) if walks else None)
+
+
+def launch_of_rows(lanes: int, edges: int, elements: int, warps: int) -> Launch:
+    """A program takes `edges` edges of as many rows as give its widest tensor, `lanes` wide, so many elements."""
+    while edges > 1 and edges * lanes > elements:
         edges //= 2
-    short = Launch(max(1, min(MAX_ELEMENTS // (edges * lanes), 128)), edges)
-    if not walks:
-        return Launches(short)
-    return Launches(short, Launch(1, max(edges, min(2 * MAX_ELEMENTS // lanes, 256)), warps=8))
+    rows = max(1, min(elements // (edges * lanes), MAX_ROWS))
+    return Launch(rows, edges, warps=_warps(edges * lanes, warps))
+
+
+def launch_of_piece(lanes: int, elements: int, warps: int) -> Launch:
+    """The same of a program that takes one piece of a divided row."""
+    edges = max(1, min(elements // lanes, MAX_EDGES))
+    return Launch(1, edges, warps=_warps(edges * lanes, warps))
+
+
+def _warps(elements: int, least: int) -> int:
+    return max(least, min(elements // MAX_OF_A_WARP, 8))
 
 
 def scheduled(how: Launches, schedule: Schedule) -> Launches:
@@ -200,11 +227,11 @@ def _by_row(kernel: loop.Kernel) -> Launches:
     return Launches(how, how, many=0, share=1, few=few, piece_bytes=left)
 
 
-def _widest(body: Sequence[loop.Stmt]) -> int:
+def widest(body: Sequence[loop.Stmt]) -> int:
     """Elements of the widest tensor of lanes. The lanes of nested loops are multiplied."""
-    widest = 1
+    most = 1
     for stmt in body:
         if isinstance(stmt, loop.Lanes | loop.FoldLanes | loop.Edges | loop.Tiles):
             own = numel(tuple(n for _, n in stmt.lanes)) if isinstance(stmt, loop.Lanes | loop.FoldLanes) else 1
-            widest = max(widest, power_of_two(own) * _widest(stmt.body))
-    return widest
+            most = max(most, power_of_two(own) * widest(stmt.body))
+    return most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +15,12 @@ from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tenso
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.triton_launch import Launches, TritonJob, launches_of, run, scheduled
 from graphweave.ir.loop.nodes import Kernel, Role
+from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.nodes import Program
 from graphweave.lower.piece_walk import PIECES
 from graphweave.runtime import formats
 from graphweave.runtime.row_pieces import RowPieces, row_pieces
-from graphweave.runtime.triton_kernel import TritonKernel, load
+from graphweave.runtime.triton_kernel import Launch, TritonKernel, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,10 @@ class Loaded:
         made = divided_kernels(kernel) if launches_of(kernel).pieces is not None else ()
         return cls(kernel, _loaded(kernel, text), tuple((k, _loaded(k)) for k in made))
 
+    def prepare(self, how: Launches, ordered: bool, device: str) -> None:
+        """Compile for the launches of rows that are not divided."""
+        prepare(self.kernel, self.function, how.short, ordered, device)
+
     def jobs(
         self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, how: Launches,
         pieces_of: Callable[[int], RowPieces],
@@ -46,16 +52,32 @@ class Loaded:
     def _of_pieces(self, tensors: Mapping[str, Tensor], table: RowPieces, how: Launches) -> list[TritonJob]:
         assert how.pieces is not None
         device = table.pieces.device
+        launches = [self._launch_of_pieces(kernel, how) for kernel, _ in self.pieces]
+        if not all(function.is_prepared for _, function in self.pieces):
+            with ThreadPoolExecutor(len(self.pieces)) as threads:
+                for made, by in zip(self.pieces, launches, strict=True):
+                    threads.submit(prepare, *made, by, False, str(device))
 
         def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
         known = {**tensors, **own_tensors((k for k, _ in self.pieces), tensors, table, empty)}
         jobs = []
-        for kernel, function in self.pieces:
-            by = how.pieces if any(csr.name == PIECES for csr in kernel.csrs) else launches_of(kernel).short
+        for (kernel, function), by in zip(self.pieces, launches, strict=True):
             jobs.append(TritonJob(kernel, function, known, None, 0, num_rows(kernel, table), by))
         return jobs
+
+    @staticmethod
+    def _launch_of_pieces(kernel: Kernel, how: Launches) -> Launch:
+        assert how.pieces is not None
+        return how.pieces if any(csr.name == PIECES for csr in kernel.csrs) else launches_of(kernel).short
+
+
+def prepare(kernel: Kernel, function: TritonKernel, how: Launch, ordered: bool, device: str) -> None:
+    """Compile the kernel for a launch, before there are tensors."""
+    index = TORCH_DTYPE[kernel.index]
+    given = [index if b.role in (Role.column, Role.index) else TORCH_DTYPE[b.dtype] for b in kernel.buffers]
+    function.prepare([*(index for _ in kernel.csrs), *given], index if ordered else None, how, torch.device(device))
 
 
 def _loaded(kernel: Kernel, text: str | None = None) -> TritonKernel:
@@ -71,7 +93,8 @@ class TritonStep(RegionStep):
         self._how = scheduled(launches_of(plan.lowered.kernel), plan.scheduled.taken)
 
     def build(self) -> None:
-        self._kernel(wide=False)
+        loaded = self._kernel(wide=False)
+        loaded.prepare(self._how, self.plan.lowered.map is not None, self.device)
 
     def _kernel(self, wide: bool) -> Loaded:
         if wide not in self._loaded:

@@ -59,6 +59,12 @@ class Launch:
         return {"num_warps": self.warps, "enable_fp_fusion": False, **given}
 
 
+_ALIGNED = 16
+"""Kernels are compiled for tensors whose addresses are multiples of this many bytes, as PyTorch allocates them."""
+
+_MAX_I32 = (1 << 31) - 1
+
+
 class TritonKernel:
     """A kernel of `codegen/triton`; see there for its parameters."""
 
@@ -66,6 +72,26 @@ class TritonKernel:
         """`parts` programs share the work of each row."""
         self.symbol, self._parts = symbol, parts
         self._function: Any = getattr(module, symbol)
+        self._compiled: dict[tuple[object, ...], Any] = {}
+
+    def prepare(
+        self, tensors: Sequence[torch.dtype], order: torch.dtype | None, how: Launch, device: torch.device
+    ) -> None:
+        """Compile for tensors of these dtypes. Several threads may do so at the same time, for several kernels.
+
+        Does nothing in the interpreter, and on a machine without a GPU."""
+        if interpreted() or not torch.cuda.is_available():
+            return
+        with on_device(device):
+            made = self._function.warmup(
+                *tensors, order or tensors[0], 1, 0, 1, R=how.rows, K=how.edges, ORDERED=order is not None,
+                PRECISION=precision(), grid=(1,), **how.options,
+            )  # fmt: skip
+        self._compiled[(how, order is not None, precision(), device.index, *tensors)] = made
+
+    @property
+    def is_prepared(self) -> bool:
+        return bool(self._compiled) or interpreted()
 
     def __call__(
         self, programs: int, tensors: Sequence[Tensor], order: Tensor | None, groups: int, span: tuple[int, int],
@@ -75,15 +101,26 @@ class TritonKernel:
 
         Asynchronous on a GPU.
         """
-        device = tensors[0].device
+        device, ordered = tensors[0].device, order is not None
         listed = tensors[0] if order is None else order  # read only if ORDERED
-        options = {} if interpreted() else how.options
+        given = (*tensors, listed, groups, *span, how.rows, how.edges, ordered, precision())
+        grid = (programs * self._parts, 1, 1)
         with on_device(device):
-            self._function[(programs * self._parts,)](
-                *tensors, listed, groups, *span, R=how.rows, K=how.edges, ORDERED=order is not None,
-                PRECISION=precision(), **options,
-            )  # fmt: skip
+            compiled = self._compiled_for(tensors, listed, ordered, span, how, device)
+            if compiled is not None:  # Triton's own launch looks at each argument first, which takes most of its time
+                compiled[grid](*given)
+            else:
+                self._function[grid](*given, **({} if interpreted() else how.options))
         bump("kernel_launches")
+
+    def _compiled_for(
+        self, tensors: Sequence[Tensor], listed: Tensor, ordered: bool, span: tuple[int, int], how: Launch,
+        device: torch.device,
+    ) -> Any:  # fmt: skip
+        """The compiled kernel that fits these arguments; None if there is none yet."""
+        if span[1] > _MAX_I32 or any(t.data_ptr() % _ALIGNED for t in tensors) or listed.data_ptr() % _ALIGNED:
+            return None
+        return self._compiled.get((how, ordered, precision(), device.index, *(t.dtype for t in tensors)))
 
 
 @contextmanager
@@ -93,6 +130,8 @@ def on_device(device: torch.device) -> Iterator[None]:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             yield
+    elif device.index == torch.cuda.current_device():
+        yield
     else:
         with torch.cuda.device(device):
             yield

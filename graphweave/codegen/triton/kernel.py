@@ -78,7 +78,7 @@ class _TritonUnit:
 
     def function(self) -> str:
         w, kernel, names = self.w, self.kernel, self.scope.names
-        w.line('@triton.jit(do_not_specialize=["first", "last"])')
+        w.line('@triton.jit(do_not_specialize=["groups", "first", "last"])')
         params = [names.derived(csr.name, "indptr") for csr in kernel.csrs]
         params += [names.of(buffer.name) for buffer in kernel.buffers]
         constants = [f"{name}: tl.constexpr" for name in ("R", "K", "ORDERED", "PRECISION")]

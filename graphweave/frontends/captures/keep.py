@@ -47,7 +47,11 @@ class KeptTrace:
         def manager(code: CodeType, *args: object, **kwargs: object) -> CheckFunctionManager:
             if code is not self._code or kwargs.get("save_guards"):
                 return before(code, *args, **kwargs)
-            return KeptGuards(self._take, code, *args, **kwargs)
+            try:
+                return KeptGuards(self._take, code, *args, **kwargs)
+            except Exception as error:  # what cannot be kept must not stop what is compiled
+                self.reason = f"PyTorch cannot save its guards ({type(error).__name__}: {error})"
+                return before(code, *args, **kwargs)
 
         frames.CheckFunctionManager = manager
         try:
@@ -61,11 +65,13 @@ class KeptTrace:
             self.reason = None
         except Unknown as error:
             self.reason = str(error)
+        except Exception as error:  # PyTorch's state may be of a kind that was never seen
+            self.reason = f"{type(error).__name__}: {error}"
 
     def _parts_of(self, guards: KeptGuards) -> tuple[tuple[str, ...] | dict[str, str] | bytes, ...]:
         graph: Any = guards.graph
         self._scope = graph.global_scope
-        if graph.torch_function_subclass_inlined or graph.shape_env.specializations:
+        if getattr(graph, "torch_function_subclass_inlined", False) or graph.shape_env.specializations:
             raise Unknown("a subclass of tensors, or a graph for chosen sizes")
         fresh = {name: graph.global_scope[name] for name in graph.installed_globals if name not in graph.import_sources}
         graphs = [name for name in fresh if name.startswith(GRAPH)]

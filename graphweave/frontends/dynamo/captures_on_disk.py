@@ -95,9 +95,12 @@ class CapturesOnDisk:
 
     def _keep(self, kept: KeptTrace, bytecode: CodeType, key: str) -> None:
         with span(STORE):
-            capture = kept.capture(bytecode, _graph_as_bytes)
-            if capture is not None:
-                CAPTURES.write(key, capture.as_bytes())
+            try:
+                capture = kept.capture(bytecode, _graph_as_bytes)
+                if capture is not None:
+                    CAPTURES.write(key, capture.as_bytes())
+            except Exception as error:  # the frame is compiled, whether it can be kept or not
+                kept.reason = f"{type(error).__name__}: {error}"
         if kept.reason is not None:
             bump("unstored_captures")
             _log.info("a capture of %s is not kept on disk: %s", _name(self._target), kept.reason)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from graphweave.core.calls import named
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.locality import inverse, places_of
 from graphweave.core.numbers import Number, typed
@@ -162,7 +163,13 @@ def _called(
             return call(check_columns, values[index], size)
         case ir.Aten(target, args, kwargs):
             keywords = {name: materialise(a, values) for name, a in kwargs}
+            if target in _MADE_BY_COMPILER and torch.device(device).type != "cpu":
+                keywords.setdefault("device", torch.device(device))
             return call(resolve(target), *(materialise(a, values) for a in args), **keywords)
+
+
+_MADE_BY_COMPILER = frozenset({named.ARANGE, named.ARANGE_OF_STEPS, named.TENSOR_OF_SIZE})
+"""Calls that make tensors: those of the user name their device, and the compiler's own are made where programs run."""
 
 
 def _reshaping(node: ir.Node, x: object, t: ir.Type, rows_of: RowsOf) -> object:

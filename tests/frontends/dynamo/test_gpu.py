@@ -13,6 +13,8 @@ from torch import nn
 import graphweave
 from bench.check import error_against
 from bench.steps import Result
+from graphweave.core.settings import override
+from tests.pyg.zoo import RIGHT, run_case
 from tests.support import AWKWARD, features, random_graph
 
 pytestmark = [
@@ -97,3 +99,40 @@ def test_launches_go_to_the_current_stream() -> None:
         got = compiled(x, index)
     stream.synchronize()
     assert torch.equal(got, want)
+
+
+def test_a_training_step_is_one_graph_without_calls_of_python() -> None:
+    """Its loss compares labels with the numbers of classes, which are a constant of the program."""
+    torch.manual_seed(0)
+    exact = nn.ModuleList([pyg.GCNConv(9, 8), pyg.GCNConv(8, 5)]).double()
+    layers = copy.deepcopy(exact).cuda()
+    index, y = LARGE, torch.arange(10_000) % 5
+
+    def loss(layers: nn.ModuleList, x: torch.Tensor, index: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(layers[1](layers[0](x, index).relu(), index), y)
+
+    x = features(10_000, 9, torch.float64)
+    want = step(lambda x, index: loss(exact, x, index, y), exact, x, index)
+    with override(store_compilations=True):  # as users have it
+        compiled = graphweave.compile(lambda x, index, y: loss(layers, x, index, y))
+        got = step(lambda x, index: compiled(x, index, y.cuda()), layers, x.cuda(), index.cuda())
+    assert error_against(got, want) < 1e-11
+    assert (graphweave.counters()["compilations"], graphweave.counters()["eager_fallbacks"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "case", ["HGTConv", "SimpleConv-median", "GATConv-dropout", "RGCNConv", "DNAConv", "models.GIN"]
+)
+def test_cases_of_the_zoo(case: str) -> None:
+    row = run_case(case, "compile", "cuda")
+    assert row.status in RIGHT and not row.eager, row
+
+
+def test_launches_of_prepared_kernels_read_their_arguments() -> None:
+    """Rows that begin at an odd address take the launch that looks at them."""
+    layer = pyg.SAGEConv(9, 8).cuda()
+    compiled = graphweave.compile(layer)
+    apart = features(10_001, 9).cuda()
+    with torch.no_grad():
+        for x in (apart[:-1], apart[1:], apart[:-1] + 1):
+            torch.testing.assert_close(compiled(x, LARGE.cuda()), layer(x, LARGE.cuda()))
