@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,11 +37,15 @@ PIECE_ELEMENTS, PIECE_WARPS = 2048, 2
 MAX_OF_A_WARP = 1024
 """A warp has at most this many elements of a tensor, 32 of each thread, unless eight warps have too few."""
 
+EDGES_OF_LONG_ROWS = 128
+"""Rows are long if they have at least this many edges on average."""
+
 MAX_ROWS, MAX_EDGES = 128, 256
 """Limits on the rows of a program, and on the edges of one."""
 
-MAX_PROGRAMS_WITH_TOTALS = 512
-"""Limit on the programs of a launch with totals. Each program leaves a part, and the parts are folded afterwards."""
+WARPS_WITH_TOTALS, PROGRAMS_WITH_TOTALS, PARTS_BYTES = 4096, 512, 8 << 20
+"""A launch with totals has about so many warps, which fill a large GPU, or so many programs if that is more. Each
+program leaves a part, and the parts are folded afterwards, so they have at most about so many bytes."""
 
 _WIDE_ROW_BYTES = 512
 """If rows have more bytes than this, programs of a fused push take fewer edges at a time."""
@@ -49,7 +54,7 @@ PIECES_BYTES = 64 << 20
 """The partial sums of all pieces of divided rows together have at most about this many bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TritonJob:
     """One launch of `kernel` for its rows first .. last - 1. `tensors` are its buffers and the indptr of its CSRs."""
 
@@ -61,20 +66,24 @@ class TritonJob:
     last: int
     how: Launch
 
-    @property
+    @cached_property
     def totals(self) -> list[loop.Buffer]:
         return [b for b in self.kernel.buffers if b.role is loop.Role.total]
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Groups of rows that a program takes, one after the other."""
-        return -(-self._groups // MAX_PROGRAMS_WITH_TOTALS) if self.totals else 1
+        if not self.totals:
+            return 1
+        part = sum(numel(b.shape) * TORCH_DTYPE[b.dtype].itemsize for b in self.totals)
+        most = max(PROGRAMS_WITH_TOTALS, min(WARPS_WITH_TOTALS // self.how.warps, PARTS_BYTES // max(part, 1)))
+        return -(-self._groups // most)
 
-    @property
+    @cached_property
     def programs(self) -> int:
         return -(-self._groups // self.groups) if self._groups else 0
 
-    @property
+    @cached_property
     def _groups(self) -> int:
         return -(-(self.last - self.first) // self.how.rows)
 
@@ -124,7 +133,8 @@ class Launches:
     """How the rows of a kernel are launched. With `short`, a program takes several rows at a time.
 
     If `pieces` is not None and there are at least `many` rows, one row in `share`, those with the most edges, are
-    divided into pieces of at most `size` edges. Pieces are larger if their partial sums, `piece_bytes` each, would take
+    divided into pieces of at most `size` edges. Fewer rows are too few programs if they are long, so that all are
+    divided. Pieces are larger if their partial sums, `piece_bytes` each, would take
     too much memory. Rows are ordered by degree, and a fixed share of them is divided, since the host does not ask the
     device for degrees.
     """
@@ -138,11 +148,15 @@ class Launches:
     """Limit on the rows that are divided; None if there is none."""
     piece_bytes: int = 0
 
-    def num_divided(self, num_rows: int) -> int:
+    def num_divided(self, num_rows: int, num_edges: int) -> int:
         """How many of `num_rows` rows are divided."""
         if self.few is not None and num_rows > self.few:
             return self.few
-        return num_rows // self.share if self.pieces is not None and num_rows >= self.many else 0
+        if self.pieces is None:
+            return 0
+        if num_rows < self.many:
+            return num_rows if num_edges >= num_rows * EDGES_OF_LONG_ROWS else 0
+        return num_rows // self.share
 
     def piece_size(self, num_edges: int) -> int:
         """Maximum number of edges of a piece: `size` times a power of two, so that graphs of similar size have equal
@@ -154,9 +168,9 @@ class Launches:
 def launches_of(kernel: loop.Kernel) -> Launches:
     """How many rows and edges a program takes, so that its tensors fill the registers for rows of some dozen edges.
 
-    The numbers were found with `tests/codegen/triton_resources.py`, which counts registers: no layer of the tests
-    spills any on sm_80 or sm_90. Kernels with products divide no rows, because another kernel may recompute messages,
-    which must have the same bits there.
+    The numbers of products were found with `tests/codegen/triton_resources.py`, which counts registers: no layer of the
+    tests spills any on sm_80 or sm_90. Others were found by time on an H200 (docs/measurements.md). Kernels with
+    products divide no rows, because another kernel may recompute messages, which must have the same bits there.
     """
     lanes = widest(kernel.body)
     parts = programs_of_a_row(kernel)
@@ -176,8 +190,15 @@ def launches_of(kernel: loop.Kernel) -> Launches:
         return Launches(Launch(1, 16, warps=8))
     if parts > 1:
         return Launches(Launch(1, MAX_ELEMENTS // RUN if walks else 1))
-    short = launch_of_rows(lanes, EDGES_AT_ONCE if walks else 1, ROW_ELEMENTS, ROW_WARPS)
-    return Launches(short, launch_of_piece(lanes, PIECE_ELEMENTS, PIECE_WARPS) if walks else None)
+    share = 2 if _takes_many_registers(kernel, lanes) else 1
+    short = launch_of_rows(lanes, EDGES_AT_ONCE if walks else 1, ROW_ELEMENTS // share, ROW_WARPS)
+    return Launches(short, launch_of_piece(lanes, PIECE_ELEMENTS // share, PIECE_WARPS) if walks else None)
+
+
+def _takes_many_registers(kernel: loop.Kernel, lanes: int) -> bool:
+    """Whether a thread holds three wide arrays or more, or numbers of 8 bytes: it takes half the elements of others."""
+    wide = [s for s in statements(kernel.body) if isinstance(s, loop.Alloc) and 2 * numel(s.shape) >= lanes]
+    return len(wide) >= 3 or any(b.dtype is DType.f64 for b in kernel.buffers)
 
 
 def launch_of_rows(lanes: int, edges: int, elements: int, warps: int) -> Launch:

@@ -24,53 +24,62 @@ from graphweave.runtime.triton_kernel import Launch, TritonKernel, load
 
 
 @dataclass(frozen=True, slots=True)
+class DividedKernel:
+    """A kernel of divided rows, and its launch; None if it walks pieces, whose launch the step decides."""
+
+    kernel: Kernel
+    function: TritonKernel
+    launch: Launch | None
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> DividedKernel:
+        walks = any(csr.name == PIECES for csr in kernel.csrs)
+        return cls(kernel, _loaded(kernel), None if walks else launches_of(kernel).short)
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """A kernel, and the kernels of its divided rows in the order in which they run, if its rows can be divided."""
 
     kernel: Kernel
     function: TritonKernel
-    pieces: tuple[tuple[Kernel, TritonKernel], ...]
+    pieces: tuple[DividedKernel, ...]
 
     @classmethod
     def of(cls, kernel: Kernel, text: str | None = None) -> Loaded:
         made = divided_kernels(kernel) if launches_of(kernel).pieces is not None else ()
-        return cls(kernel, _loaded(kernel, text), tuple((k, _loaded(k)) for k in made))
+        return cls(kernel, _loaded(kernel, text), tuple(map(DividedKernel.of, made)))
 
     def prepare(self, how: Launches, ordered: bool, device: str) -> None:
         """Compile for the launches of rows that are not divided."""
         prepare(self.kernel, self.function, how.short, ordered, device)
 
     def jobs(
-        self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, how: Launches,
+        self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, num_edges: int, how: Launches,
         pieces_of: Callable[[int], RowPieces],
     ) -> list[TritonJob]:  # fmt: skip
         """Launches for all rows. `pieces_of(n)` returns the pieces of the n rows with the most edges."""
-        divided = how.num_divided(num_rows) if self.pieces and order is not None else 0
+        divided = how.num_divided(num_rows, num_edges) if self.pieces and order is not None else 0
         whole = TritonJob(self.kernel, self.function, tensors, order, divided, num_rows, how.short)
         return [*self._of_pieces(tensors, pieces_of(divided), how), whole] if divided else [whole]
 
     def _of_pieces(self, tensors: Mapping[str, Tensor], table: RowPieces, how: Launches) -> list[TritonJob]:
         assert how.pieces is not None
         device = table.pieces.device
-        launches = [self._launch_of_pieces(kernel, how) for kernel, _ in self.pieces]
-        if not all(function.is_prepared for _, function in self.pieces):
+        launches = [one.launch or how.pieces for one in self.pieces]
+        if not all(one.function.is_prepared for one in self.pieces):
             with ThreadPoolExecutor(len(self.pieces)) as threads:
-                for made, by in zip(self.pieces, launches, strict=True):
-                    threads.submit(prepare, *made, by, False, str(device))
+                for one, by in zip(self.pieces, launches, strict=True):
+                    threads.submit(prepare, one.kernel, one.function, by, False, str(device))
 
         def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        known = {**tensors, **own_tensors((k for k, _ in self.pieces), tensors, table, empty)}
-        jobs = []
-        for (kernel, function), by in zip(self.pieces, launches, strict=True):
-            jobs.append(TritonJob(kernel, function, known, None, 0, num_rows(kernel, table), by))
-        return jobs
-
-    @staticmethod
-    def _launch_of_pieces(kernel: Kernel, how: Launches) -> Launch:
-        assert how.pieces is not None
-        return how.pieces if any(csr.name == PIECES for csr in kernel.csrs) else launches_of(kernel).short
+        known = {**tensors, **own_tensors((one.kernel for one in self.pieces), tensors, table, empty)}
+        return [
+            TritonJob(one.kernel, one.function, known, None, 0, num_rows(one.kernel, table), by)
+            for one, by in zip(self.pieces, launches, strict=True)
+        ]
 
 
 def prepare(kernel: Kernel, function: TritonKernel, how: Launch, ordered: bool, device: str) -> None:
@@ -129,7 +138,8 @@ class TritonStep(RegionStep):
             assert m is not None
             return row_pieces(index[m], wide, divided, self._how.piece_size(index[m].num_edges))
 
-        jobs = loaded.jobs(tensors, order, rows[0], self._how, pieces_of)
+        num_edges = 0 if m is None else index[m].num_edges
+        jobs = loaded.jobs(tensors, order, rows[0], num_edges, self._how, pieces_of)
         run(jobs, [(b, tensors[b.name]) for b in buffers if b.role is Role.total])
         self._finish(rows, indices, outputs)
         return outputs

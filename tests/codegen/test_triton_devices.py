@@ -7,20 +7,26 @@ from collections.abc import Sequence
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from graphweave.compiler.compile import compile
+from graphweave.compiler.request import Request
 from graphweave.core.choices import Choices
-from graphweave.core.options import Options
+from graphweave.core.options import Options, options_for
+from graphweave.execute.build import build
 from graphweave.frontends.calls.decompositions import decompositions
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.frontends.importing.importer import import_graph
+from graphweave.ir.message.interp import apply
+from graphweave.ir.message.parse import parse
+from graphweave.passes.pass_facts import PassFacts
 from graphweave.runtime import formats, index
 from graphweave.runtime.memo import memo
 from graphweave.runtime.triton_kernel import Launch, TritonKernel
 from tests.codegen.triton_support import needs_triton
-from tests.program_support import built
+from tests.program_support import AS_IT_IS, built
 
 
 def layer(x: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
@@ -52,7 +58,7 @@ def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkey
     monkeypatch.setattr(memo, "kept", lambda fn, *args: fn(*args))
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True), torch.device("cuda"):
         x, weight = torch.randn(nodes, 8), torch.randn(8, 8)
-        src, dst = torch.zeros(50_000, dtype=torch.int64), torch.zeros(50_000, dtype=torch.int64)
+        src, dst = torch.zeros(5 * nodes, dtype=torch.int64), torch.zeros(5 * nodes, dtype=torch.int64)
         graph = make_fx(layer, decomposition_table=decompositions(), tracing_mode="symbolic")(x, weight, src, dst)
         options = options_of(graph, Choices())
         assert isinstance(options, Options) and (options.target, options.device) == ("triton", "cuda:0")
@@ -65,4 +71,34 @@ def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkey
     kernels = len(made.plan.kernels) + (0 if once is None else len(once.kernels))
     assert len(launched) > kernels if divided else len(launched) == kernels
     if divided:
-        assert any(how.warps == 8 for _, how in launched), "the longest rows are divided"
+        assert any(how.rows == 1 for _, how in launched), "the longest rows are divided"
+
+
+SCALED = """
+space V = 5
+%0: V[3] f32 = input x
+%1: unit[3] f32 = input c
+%2: V[3] f32 = mul %0, %1
+return %2
+"""
+
+
+@needs_triton
+def test_constants_are_no_fake_tensors() -> None:
+    """PyTorch compiles among fake tensors, which a constant that is moved to a device must not become."""
+    program = parse(
+        "space V = 5\n%0: V[3] f32 = input x\n%1: unit[3] f32 = input c\n%2: V[3] f32 = mul %0, %1\nreturn %2"
+    )
+    facts, value = PassFacts(options=options_for("triton", "meta")), torch.ones(3)
+    with FakeTensorMode():
+        (made,) = build(compile(Request(program, facts, road=AS_IT_IS, constants={1: value})))
+        scope = made._runner._scope
+    (constant,) = (value for name, value in scope.items() if name.startswith("constant"))
+    assert constant.device.type == "meta" and not isinstance(constant, FakeTensor)
+
+
+@pytest.mark.parametrize("call", ["aten.scalar_tensor.default(7, dtype=@torch.int64)", "aten.arange.default(7)"])
+def test_tensors_that_the_compiler_makes_are_made_where_programs_run(call: str) -> None:
+    program = parse(f"%0: unit[] i64 = call {call}\nreturn %0")
+    assert apply(program.nodes[0], {}, program.types, lambda space: 1, device="meta").device.type == "meta"
+    assert apply(program.nodes[0], {}, program.types, lambda space: 1).device.type == "cpu"

@@ -15,14 +15,18 @@ from graphweave.codegen.triton import print_kernel, programs_of_a_row
 from graphweave.core.errors import IRError
 from graphweave.core.options import options_for
 from graphweave.core.types import DType, Fold, Op
-from graphweave.execute import triton_launch
-from graphweave.execute.triton_launch import Launches, TritonJob, launches_of
+from graphweave.execute import triton_launch, triton_step
+from graphweave.execute.triton_launch import EDGES_OF_LONG_ROWS, Launches, TritonJob, launches_of
+from graphweave.execute.triton_step import Loaded
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
+from graphweave.runtime import device_formats
+from graphweave.runtime.index import Index
+from graphweave.runtime.row_pieces import row_pieces
 from graphweave.runtime.triton_kernel import Launch, load
 from tests.codegen.test_cpp_kernels import TORCH, all_operators, assert_same, extreme
 from tests.codegen.test_divide import by_pieces
-from tests.codegen.triton_support import by_triton, needs_interpreter
+from tests.codegen.triton_support import by_triton, needs_interpreter, needs_triton
 from tests.loop_support import (
     DEGREES,
     Case,
@@ -223,6 +227,41 @@ def test_values_loaded_ahead_of_edges_are_those_of_the_row() -> None:
     for degrees in DEGREES.values():
         case = case_for(ENDS, degrees)
         assert_same(by_triton(case, Launches(Launch(4, 16))), interpreted(case))
+
+
+@needs_triton
+def test_few_long_rows_are_all_divided() -> None:
+    """As many programs as there are rows would leave a GPU idle."""
+    how = Launches(Launch(4, 4), Launch(1, 32), many=1000, share=16)
+    assert how.num_divided(100, 100 * EDGES_OF_LONG_ROWS) == 100
+    assert how.num_divided(100, 100 * EDGES_OF_LONG_ROWS - 1) == 0
+    assert how.num_divided(1600, 1 << 20) == 100
+    assert Launches(Launch(4, 4)).num_divided(100, 1 << 20) == 0
+
+
+@needs_triton
+@pytest.mark.parametrize(("width", "warps", "programs"), [(5, 1, 4096), (5, 4, 1024), (1 << 14, 1, 512)])
+def test_launches_with_totals_fill_a_gpu(width: int, warps: int, programs: int) -> None:
+    """Each program leaves a part, so there are fewer of them where parts are large."""
+    kernel = totals(width, DType.f32)
+    job = TritonJob(kernel, load(print_kernel(kernel), kernel.name), {}, None, 0, 1 << 20, Launch(4, 4, warps))
+    assert programs / 2 < job.programs <= programs
+    assert job.programs * job.groups * 4 >= 1 << 20
+
+
+@needs_interpreter
+def test_launches_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that asked for them in each call spent most of its time on that."""
+    case = case_for(KERNELS["spmm_max_33"], DEGREES["hub"])
+    rows, indptr = case.sizes[case.kernel.sizes[0]], next(iter(case.indptr.values()))
+    loaded, how = Loaded.of(case.kernel), Launches(Launch(4, 4), Launch(2, 4), many=1, share=1, size=6)
+    monkeypatch.setattr(triton_step, "launches_of", None)
+    index = Index(torch.arange(rows).repeat_interleave(indptr.diff()), rows)
+    jobs = loaded.jobs(
+        {**case.indptr, **case.buffers}, device_formats.by_degree(indptr), rows, index.num_edges, how,
+        lambda cut: row_pieces(index, False, cut, how.size),
+    )  # fmt: skip
+    assert len(jobs) > 2
 
 
 def test_golden_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:

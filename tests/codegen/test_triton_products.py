@@ -236,8 +236,8 @@ def test_what_pieces_leave_takes_bounded_memory() -> None:
         how, size = launches_of(kernel), k * k * 4
         for edges in (10_000, 1_000_000, 100_000_000):
             pieces = edges // how.piece_size(edges)
-            assert pieces * size <= 2 * max(PIECES_BYTES, how.num_divided(1 << 20) * size)
-        assert how.piece_size(1000) == how.size and how.num_divided(1 << 20) * size <= PIECES_BYTES + size
+            assert pieces * size <= 2 * max(PIECES_BYTES, how.num_divided(1 << 20, 0) * size)
+        assert how.piece_size(1000) == how.size and how.num_divided(1 << 20, 0) * size <= PIECES_BYTES + size
     (kernel,) = kernels_of(made(1, 64, 64, DType.f32, frozenset({"results": (PRODUCT,)}.items())))
     assert launches_of(kernel).piece_size(1 << 30) == launches_of(kernel).size
 

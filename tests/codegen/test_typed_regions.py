@@ -250,5 +250,5 @@ def test_all_rows_of_few_types_are_divided_on_a_gpu() -> None:
         made = built(typed_program(1, 8, 8, results=results), options_for("triton"))
         return launches_of(made.plan.kernels[0].lowered.kernel)
 
-    assert launches(PRODUCT, GRAM).num_divided(500) == 500 and launches(PRODUCT).num_divided(1 << 20) == 1 << 20
-    assert launches(GRAM).num_divided(1 << 20) <= 1 << 12  # pieces leave matrices
+    assert launches(PRODUCT, GRAM).num_divided(500, 0) == 500 and launches(PRODUCT).num_divided(1 << 20, 0) == 1 << 20
+    assert launches(GRAM).num_divided(1 << 20, 0) <= 1 << 12  # pieces leave matrices

@@ -41,7 +41,7 @@ def by_triton(case: Case, how: Launches, ordered: bool = True) -> dict[str, Tens
     num_rows, wide = done.sizes[kernel.sizes[0]], kernel.index is DType.i64
     edges = torch.arange(num_rows).repeat_interleave(indptrs[0].diff()) if indptrs else torch.empty(0)
     jobs = Loaded.of(kernel).jobs(
-        {**done.indptr, **done.buffers}, order, num_rows, how,
+        {**done.indptr, **done.buffers}, order, num_rows, edges.numel(), how,
         lambda cut: row_pieces(Index(edges, num_rows), wide, cut, how.size),
     )  # fmt: skip
     run(jobs, [(b, done.buffers[b.name]) for b in kernel.buffers if b.role is Role.total])

@@ -23,6 +23,7 @@ from torch._logging._internal import LazyTraceHandler, trace_log
 import graphweave
 from graphweave.core.counters import counters
 from graphweave.core.settings import override
+from graphweave.frontends.captures import guards, keep
 from graphweave.frontends.captures.digests import Digests, Unknown
 from graphweave.frontends.dynamo import captures_on_disk
 from graphweave.frontends.stored import state_key, store
@@ -431,3 +432,19 @@ def test_a_capture_of_another_model_is_passed_over_in_silence(caplog: pytest.Log
     out = compiled(Other())(x, GRAPH)
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
     torch.testing.assert_close(out, Other()(x, GRAPH))
+
+
+@pytest.mark.parametrize("where", ["KeptTrace._parts_of", "KeptTrace.capture", "KeptGuards.words"])
+def test_what_cannot_be_kept_is_compiled_whole(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of PyTorch may lack what is kept of its state."""
+
+    def raises(*args: object, **kwargs: object) -> None:
+        raise AttributeError("'OutputGraph' object has no attribute 'torch_function_subclass_inlined'")
+
+    owner, name = where.split(".")
+    monkeypatch.setattr(getattr(guards if owner == "KeptGuards" else keep, owner), name, raises)
+    graphweave.reset_counters()
+    run(made())
+    found = counters()
+    assert found["compilations"] == 1 and not found["graph_breaks"] and not found["eager_fallbacks"]
+    assert found["unstored_captures"] == 1
