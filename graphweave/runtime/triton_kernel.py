@@ -79,7 +79,8 @@ class TritonKernel:
     ) -> None:
         """Compile for tensors of these dtypes. Several threads may do so at the same time, for several kernels.
 
-        Does nothing in the interpreter, and on a machine without a GPU."""
+        It does nothing in the interpreter and on a machine without a GPU.
+        """
         if interpreted() or not torch.cuda.is_available():
             return
         with on_device(device):
@@ -91,6 +92,7 @@ class TritonKernel:
 
     @property
     def is_prepared(self) -> bool:
+        """Whether it has been compiled for some launch, so that the next one does not wait."""
         return bool(self._compiled) or interpreted()
 
     def __call__(

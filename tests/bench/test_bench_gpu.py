@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from bench import gpu, gpu_run, workloads
+from bench import gpu, gpu_launches, gpu_run, workloads
 from bench.gpu_cases import EDGES_OF_LARGE, GRAPHS, MODELS, ORDER, Pair, Plain, result_of
 from bench.gpu_measure import Clock, kernels
 from bench.gpu_report import TARGETS, against, bandwidth, slower_mode, tables, verdicts
@@ -20,6 +20,10 @@ from bench.gpu_worker import Bench
 from bench.graphs import FEATURES, Workload
 from bench.turns import PlayerLost
 from graphweave.data import rmat
+from graphweave.execute import triton_launch
+from graphweave.execute.triton_launch import TritonJob
+from graphweave.runtime.triton_kernel import Launch, TritonKernel
+from tests.loop_support import spmm
 
 GCN = Pair("gcn", "cora")
 
@@ -493,3 +497,21 @@ def test_peak_memory_is_as_if_a_system_were_alone(tmp_path: Path, cuda_clock: Cl
     bench._kept["eager"] = 5
     found = bench._peaks("eager", form, "train", before=60)  # 70 now: 10 more are kept; a step takes 30
     assert found == {"kept_bytes": 15, "beyond_inputs": 45, "peak_bytes": 45 + inputs}
+
+
+def test_launches_in_use_are_among_those_that_are_tried() -> None:
+    used = triton_launch.EDGES_AT_ONCE, triton_launch.ROW_ELEMENTS, triton_launch.ROW_WARPS
+    assert used in gpu_launches.CONSTANTS["rows"]
+    assert (triton_launch.PIECE_ELEMENTS, triton_launch.PIECE_WARPS) in gpu_launches.CONSTANTS["pieces"]
+
+
+def test_constants_are_ranked_by_the_time_of_their_launches() -> None:
+    """(4, 1024, 1) means 4 rows of 4 edges for 64 lanes, (16, 2048, 4) 2 rows of 16 edges."""
+    kernel = spmm(64)
+    indptr = torch.zeros(1, dtype=torch.int32)
+    job = TritonJob(kernel, cast(TritonKernel, None), {}, indptr, 0, 100, Launch(2, 16))
+    one = gpu_launches.Recorded(job, "gcn arxiv")
+    assert one.kind == "rows" and {Launch(2, 16), Launch(4, 4, 1)} <= set(one.variants())
+    one.times.update((how, 2.0) for how in one.variants())
+    one.times[Launch(4, 4, 1)] = 1.0
+    assert gpu_launches.ranked([one])["rows"][0] == (1.0, (4, 1024, 1))
