@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,11 @@ def test_a_figure_of_the_page_is_honest_and_legible(name: str) -> None:
 
 
 def _points(axis: Axes, bars: list[Any]) -> list[tuple[float, float]]:
+    """Ends of bars, and points that are marked. A line has no mark where nothing has been measured yet."""
     ends = [(bar.get_width(), bar.get_y() + bar.get_height()) for bar in bars]
     marked = [line for line in axis.lines if line.get_marker() != "None"]
-    return ends + [(float(x), float(y)) for line in marked for x, y in zip(*line.get_data(), strict=True)]
+    points = [(float(x), float(y)) for line in marked for x, y in zip(*line.get_data(), strict=True)]
+    return ends + [(x, y) for x, y in points if isfinite(y)]
 
 
 def test_every_figure_is_drawn_from_the_files() -> None:
