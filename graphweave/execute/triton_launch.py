@@ -27,9 +27,9 @@ MAX_ELEMENTS = 2048
 """Limit on the elements of a tensor in a program of four warps. This many take 16 registers of each thread."""
 
 EDGES_AT_ONCE, ROW_ELEMENTS, ROW_WARPS = 4, 1024, 1
-"""Of a program that takes several rows: how many edges of each row it takes at a time, the elements of its widest
-tensor, and its warps. Rows come by their number of edges, so few programs wait for a longer row of theirs, and within
-one warp edges are summed without a barrier."""
+"""A program that takes several rows takes so many edges of each at a time. Its widest tensor has so many elements, and
+it has so many warps, or more if a row needs them. Rows come by their number of edges, so few programs wait for a longer
+row of theirs, and within one warp edges are summed without a barrier."""
 
 PIECE_ELEMENTS, PIECE_WARPS = 2048, 2
 """The same of a program that takes one piece of a divided row."""

@@ -50,10 +50,6 @@ class Loaded:
         made = divided_kernels(kernel) if launches_of(kernel).pieces is not None else ()
         return cls(kernel, _loaded(kernel, text), tuple(map(DividedKernel.of, made)))
 
-    def prepare(self, how: Launches, ordered: bool, device: str) -> None:
-        """Compile for the launches of rows that are not divided."""
-        prepare(self.kernel, self.function, how.short, ordered, device)
-
     def jobs(
         self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, num_edges: int, how: Launches,
         pieces_of: Callable[[int], RowPieces],
@@ -68,7 +64,7 @@ class Loaded:
         device = table.pieces.device
         launches = [one.launch or how.pieces for one in self.pieces]
         if not all(one.function.is_prepared for one in self.pieces):
-            with ThreadPoolExecutor(len(self.pieces)) as threads:
+            with ThreadPoolExecutor(len(self.pieces)) as threads:  # what cannot be compiled raises when it is launched
                 for one, by in zip(self.pieces, launches, strict=True):
                     threads.submit(prepare, one.kernel, one.function, by, False, str(device))
 
@@ -103,7 +99,7 @@ class TritonStep(RegionStep):
 
     def build(self) -> None:
         loaded = self._kernel(wide=False)
-        loaded.prepare(self._how, self.plan.lowered.map is not None, self.device)
+        prepare(loaded.kernel, loaded.function, self._how.short, self.plan.lowered.map is not None, self.device)
 
     def _kernel(self, wide: bool) -> Loaded:
         if wide not in self._loaded:

@@ -23,7 +23,7 @@ from graphweave.runtime.segments import OnOneGraph
 from graphweave.runtime.threads import num_threads
 
 _MOST_INDICES = 128
-"""At most this many index tensors of calls are remembered: the ones used last. Their formats have another limit."""
+"""The cache remembers at most this many index tensors, those used last. Their formats have a limit of their own."""
 
 _MOST_BYTES = 1 << 28
 """Index tensors beyond these many bytes together are forgotten, but for the last two, which are a graph's."""

@@ -26,7 +26,7 @@ from graphweave.tensorlike.answers import NotExpressible
 from graphweave.udf.run import Results
 
 _MOST_GRAPHS = 16
-"""At most this many graphs of several relations are remembered with their kernels: the ones used last."""
+"""The cache remembers at most this many graphs of several relations with their kernels, those used last."""
 
 
 class SeveralRelations:

@@ -88,7 +88,7 @@ class TritonKernel:
                 *tensors, order or tensors[0], 1, 0, 1, R=how.rows, K=how.edges, ORDERED=order is not None,
                 PRECISION=precision(), grid=(1,), **how.options,
             )  # fmt: skip
-        self._compiled[(how, order is not None, precision(), device.index, *tensors)] = made
+        self._compiled[_key(tensors, order is not None, how, device)] = made
 
     @property
     def is_prepared(self) -> bool:
@@ -108,21 +108,18 @@ class TritonKernel:
         given = (*tensors, listed, groups, *span, how.rows, how.edges, ordered, precision())
         grid = (programs * self._parts, 1, 1)
         with on_device(device):
-            compiled = self._compiled_for(tensors, listed, ordered, span, how, device)
+            fits = span[1] <= _MAX_I32 and not any(t.data_ptr() % _ALIGNED for t in (*tensors, listed))
+            compiled = self._compiled.get(_key([t.dtype for t in tensors], ordered, how, device)) if fits else None
             if compiled is not None:  # Triton's own launch looks at each argument first, which takes most of its time
                 compiled[grid](*given)
             else:
                 self._function[grid](*given, **({} if interpreted() else how.options))
         bump("kernel_launches")
 
-    def _compiled_for(
-        self, tensors: Sequence[Tensor], listed: Tensor, ordered: bool, span: tuple[int, int], how: Launch,
-        device: torch.device,
-    ) -> Any:  # fmt: skip
-        """The compiled kernel that fits these arguments; None if there is none yet."""
-        if span[1] > _MAX_I32 or any(t.data_ptr() % _ALIGNED for t in tensors) or listed.data_ptr() % _ALIGNED:
-            return None
-        return self._compiled.get((how, ordered, precision(), device.index, *(t.dtype for t in tensors)))
+
+def _key(tensors: Sequence[torch.dtype], ordered: bool, how: Launch, device: torch.device) -> tuple[object, ...]:
+    """All that a compiled kernel depends on besides its text."""
+    return how, ordered, precision(), device.index, *tensors
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-import torch
 from torch import Tensor
 
 _FACTORIES = frozenset(["arange", "empty", "eye", "full", "linspace", "ones", "tensor", "zeros"])
@@ -44,7 +43,7 @@ class _Placing(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         of = node.func
-        makes = isinstance(of, ast.Attribute) and isinstance(of.value, ast.Name) and of.value.id == torch.__name__
+        makes = isinstance(of, ast.Attribute) and isinstance(of.value, ast.Name) and of.value.id == "torch"
         if makes and of.attr in _FACTORIES and not any(key.arg == "device" for key in node.keywords):  # type: ignore[attr-defined]
             node.keywords.append(ast.keyword("device", ast.Constant(_chosen)))
         return node

@@ -161,11 +161,15 @@ def _called(
             return torch.clone(values[x])
         case ir.AssertIndex(index, size):
             return call(check_columns, values[index], size)
-        case ir.Aten(target, args, kwargs):
-            keywords = {name: materialise(a, values) for name, a in kwargs}
-            if target in _MADE_BY_COMPILER and torch.device(device).type != "cpu":
-                keywords.setdefault("device", torch.device(device))
-            return call(resolve(target), *(materialise(a, values) for a in args), **keywords)
+        case ir.Aten():
+            return _aten(node, values, device, call)
+
+
+def _aten(node: ir.Aten, values: Values, device: torch.device | str, call: Callable[..., object]) -> object:
+    keywords = {name: materialise(a, values) for name, a in node.kwargs}
+    if node.target in _MADE_BY_COMPILER and torch.device(device).type != "cpu":
+        keywords.setdefault("device", torch.device(device))
+    return call(resolve(node.target), *(materialise(a, values) for a in node.args), **keywords)
 
 
 _MADE_BY_COMPILER = frozenset({named.ARANGE, named.ARANGE_OF_STEPS, named.TENSOR_OF_SIZE})
