@@ -48,7 +48,7 @@ from bench.graphs import data_dir
 from bench.options import Among
 from bench.relational_launches import count
 from bench.relational_models import LAYERS, MODELS, WithLoss, inputs, weights
-from bench.relational_reference import reference
+from bench.relational_reference import kept_reference
 from bench.runner import run
 from bench.steps import MODES, ModelStep, Result, Step
 from graphweave.core.choices import OPTIONS
@@ -113,7 +113,7 @@ def build(model: str, graph: str, mode: str, folder: Path) -> Peers:
 
     def exact(within: bool) -> Step:
         def step() -> Result:
-            found = reference(model, case, values, within=within)
+            found = kept_reference(model, graph, case, values, within=within)
             out, loss = found.pop("out"), found.pop("loss")
             return Result((out,), {}) if mode == "infer" else Result((loss,), dict(found))
 

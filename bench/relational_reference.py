@@ -7,14 +7,20 @@ graph of millions of edges fits into memory.
 from __future__ import annotations
 
 import math
+import os
+import zlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from bench.relational_graphs import FEATURES, Case
+from bench import relational_graphs, relational_models
+from bench.relational_graphs import FEATURES, Case, kept_path
 from bench.relational_models import SLOPE
 
 Weights = Mapping[str, Tensor]
@@ -23,6 +29,39 @@ Weights = Mapping[str, Tensor]
 def _again(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     out: Tensor = checkpoint(function, *tensors, use_reentrant=False)
     return out
+
+
+class _Gather(torch.autograd.Function):
+    """rows[index], whose gradient is added to `total`. A tensor of all rows for each of 535 relations takes minutes."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, index: Tensor, total: Tensor) -> Tensor:
+        ctx.index, ctx.total = index, total
+        return rows[index]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
+        ctx.total.index_add_(0, ctx.index, grad)
+        return None, None, None
+
+
+class _Rows:
+    """Rows of nodes that many relations gather. Their gradient goes on to what they were made of by `backward`."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._made, self._rows = rows, rows.detach().requires_grad_(rows.requires_grad)
+        self._total = torch.zeros_like(rows) if rows.requires_grad else rows
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        found: Tensor = _Gather.apply(self._rows, index, self._total)
+        return found
+
+    def zeros(self) -> Tensor:
+        return torch.zeros_like(self._rows)
+
+    def backward(self) -> None:
+        if self._made.requires_grad:
+            self._made.backward(self._total)
 
 
 def _by_type(x: Tensor, weight: Tensor, case: Case) -> Tensor:
@@ -39,14 +78,14 @@ def _sizes(case: Case) -> list[int]:
     return torch.bincount(case.etype, minlength=case.num_relations).tolist()
 
 
-def _collect(rows: Tensor, weight: Tensor, share: Tensor, case: Case) -> Tensor:
+def _collect(rows: _Rows, weight: Tensor, share: Tensor, case: Case) -> Tensor:
     """[N, 64]: sum over edges of share * rows[src] weight[etype]."""
-    out = torch.zeros_like(rows)
+    out = rows.zeros()
     matrices, shares = weight.unbind(), share.split(_sizes(case))
     for r, part in _slices(case):
         src, dst = case.src[part], case.dst[part]
-        message = _again(lambda h, w, s, src=src: (h[src] @ w) * s.unsqueeze(1), rows, matrices[r], shares[r])
-        out = out.index_add(0, dst, message)
+        message = _again(lambda w, s, src=src: (rows[src] @ w) * s.unsqueeze(1), matrices[r], shares[r])
+        out.index_add_(0, dst, message)
     return out
 
 
@@ -60,11 +99,11 @@ def _softmax(score: Tensor, case: Case, *, within: bool) -> Tensor:
     return shifted / score.new_zeros(count).index_add(0, which, shifted)[which]
 
 
-def _rgcn(x: Tensor, w: Weights, case: Case, within: bool) -> Tensor:
-    return _collect(x, w["weight"], case.norm.to(x.dtype), case) + x @ w["root"]
+def _rgcn(x: Tensor, w: Weights, case: Case, within: bool) -> tuple[Tensor, list[_Rows]]:
+    return _collect(_Rows(x), w["weight"], case.norm.to(x.dtype), case) + x @ w["root"], []
 
 
-def _rgat(x: Tensor, w: Weights, case: Case, within: bool) -> Tensor:
+def _rgat(x: Tensor, w: Weights, case: Case, within: bool) -> tuple[Tensor, list[_Rows]]:
     scores = [x.new_zeros(0)]
     matrices, left, right = (w[name].unbind() for name in ("weight", "att_src", "att_dst"))
     for r, part in _slices(case):
@@ -75,30 +114,61 @@ def _rgat(x: Tensor, w: Weights, case: Case, within: bool) -> Tensor:
 
         scores.append(_again(score, matrices[r], left[r], right[r]))
     share = _softmax(F.leaky_relu(torch.cat(scores), SLOPE), case, within=within)
-    return _collect(x, w["weight"], share, case)
+    return _collect(_Rows(x), w["weight"], share, case), []
 
 
-def _hgt(x: Tensor, w: Weights, case: Case, within: bool) -> Tensor:
-    key, query, value = (_by_type(x, w[name], case) for name in ("key", "query", "value"))
+def _hgt(x: Tensor, w: Weights, case: Case, within: bool) -> tuple[Tensor, list[_Rows]]:
+    key, query, value = (_Rows(_by_type(x, w[name], case)) for name in ("key", "query", "value"))
     scores = [x.new_zeros(0)]
     matrices, priors = w["att"].unbind(), w["prior"].unbind()
     for r, part in _slices(case):
         src, dst = case.src[part], case.dst[part]
 
-        def score(k: Tensor, q: Tensor, a: Tensor, prior: Tensor, src: Tensor = src, dst: Tensor = dst) -> Tensor:
-            return (q[dst] * (k[src] @ a)).sum(1) * prior / math.sqrt(FEATURES)
+        def score(a: Tensor, prior: Tensor, src: Tensor = src, dst: Tensor = dst) -> Tensor:
+            return (query[dst] * (key[src] @ a)).sum(1) * prior / math.sqrt(FEATURES)
 
-        scores.append(_again(score, key, query, matrices[r], priors[r]))
+        scores.append(_again(score, matrices[r], priors[r]))
     share = _softmax(torch.cat(scores), case, within=within)
-    return _by_type(_collect(value, w["msg"], share, case), w["last"], case)
+    return _by_type(_collect(value, w["msg"], share, case), w["last"], case), [key, query, value]
 
 
 def reference(model: str, case: Case, weights: Weights, *, within: bool = False) -> dict[str, Tensor]:
     """`out` [N, 64], `loss`, and gradients by name, all float64. `within`: each relation has its own softmax."""
     wide = {name: value.double().requires_grad_() for name, value in weights.items()}
     forward = {"rgcn": _rgcn, "rgat": _rgat, "hgt": _hgt}[model]
-    out = forward(case.x.double(), wide, case, within)
+    out, gathered = forward(case.x.double(), wide, case, within)
     loss = F.cross_entropy(out, case.y)
     loss.backward()
+    for rows in gathered:
+        rows.backward()
     grads = {name: value.grad for name, value in wide.items() if value.grad is not None}
     return {"out": out.detach(), "loss": loss.detach(), **grads}
+
+
+def kept_reference(model: str, graph: str, case: Case, weights: Weights, *, within: bool = False) -> dict[str, Tensor]:
+    """`reference` on the graph of this name, from a file if an earlier process has computed it by the same code."""
+    path = kept_path(f"{_prefix(model, graph)}{within}-{FEATURES}-{_code()}.npz")
+    if not path.is_file():
+        found = reference(model, case, weights, within=within)
+        partial = path.with_name(f"{os.getpid()}-{path.name}")
+        np.savez(partial, **{name: value.numpy() for name, value in found.items()})  # type: ignore[arg-type]
+        partial.replace(path)
+        return found
+    with np.load(path) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
+
+def drop_references(model: str, graph: str) -> None:
+    """Remove the files of `kept_reference`, which are as large as the results."""
+    for path in kept_path("").glob(f"{_prefix(model, graph)}*"):
+        path.unlink()
+
+
+def _prefix(model: str, graph: str) -> str:
+    return f"reference-{model}-{graph}-"
+
+
+def _code() -> int:
+    """A number that changes with the code that decides on graphs, weights and results."""
+    files = (__file__, relational_graphs.__file__, relational_models.__file__)
+    return zlib.crc32(b"".join(Path(str(file)).read_bytes() for file in files))

@@ -204,6 +204,8 @@ def short(status: str) -> str:
     words = ("allocate memory", "bad_alloc", "MemoryError", "signal 9", "not enough memory")
     if any(word in status for word in words):
         return "out of memory"
+    if status.startswith("ScheduleError: "):  # what was refused, then why, then an advice
+        return status.rpartition(": ")[2].partition(".")[0]
     return "timeout" if status.startswith("no answer") else status[:60]
 
 

@@ -27,6 +27,7 @@ from bench.papers.cells import OURS, Panel
 from bench.papers.headlines import Headline, highest, mean, over
 from bench.papers.session import Gap, Paper, Session
 from bench.relational_graphs import WIDTH
+from bench.relational_reference import drop_references
 from bench.relational_tables import BASE, FIXED, PEERS, best_peer
 from bench.runner import Measuring
 
@@ -99,6 +100,7 @@ def relational(
                 results[case.name] = Measuring(bench, case, asked, argv, Path(folder)).run()
     finally:
         os.environ[WIDTH] = before
+        drop_references(model, graph)
     return {"machine": machine(), "results": results}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from bench.common import ratio_table
 from bench.papers.cells import OURS, Cell, Panel
+from bench.runner import short
 
 
 def names(values: Iterator[str]) -> list[str]:
@@ -19,14 +20,6 @@ def number(value: float) -> str:
         return "0"
     digits = max(0, 2 - int(f"{abs(value):e}".partition("e")[2]))
     return f"{value:.{digits}f}"
-
-
-def short(status: str) -> str:
-    """The status of a system without a number, shortened for a table."""
-    words = ("allocate memory", "bad_alloc", "MemoryError", "signal 9", "not enough memory")
-    if any(word in status for word in words):
-        return "out of memory"
-    return "timeout" if status.startswith("no answer") else status[:60]
 
 
 def text_of(cell: Cell | None, *, whole: bool) -> str:

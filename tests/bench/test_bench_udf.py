@@ -43,4 +43,6 @@ def test_a_table_says_why_a_system_gave_no_time() -> None:
     assert short("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory") == "out of memory"
     assert short("killed by signal 9") == "out of memory"
     assert short("no answer to 'turn' within 600 s") == "timeout"
+    refused = "ScheduleError: Schedule: no kernel can take feature_tile=32: the tile is all of the features. Change it."
+    assert short(refused) == "the tile is all of the features"
     assert short("wrong: output[0] is off by 3.1e-01") == "wrong: output[0] is off by 3.1e-01"
