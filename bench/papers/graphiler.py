@@ -9,7 +9,7 @@ from __future__ import annotations
 from bench.papers import price
 from bench.papers.cells import OURS, Panel
 from bench.papers.headlines import Headline, highest, lowest, mean, over
-from bench.papers.hector import add_peer, answers_of, peaks_of, relational
+from bench.papers.hector import add_peer, answers_of, peaks, peaks_of, relational
 from bench.papers.models import DGL_UDF, EAGER, GRAPHWEAVE, Measurement, System
 from bench.papers.session import Gap, Paper, Session
 from bench.relational_tables import PEERS
@@ -137,8 +137,7 @@ def figure_7(session: Session) -> list[Panel]:
                     add_peer(time, peer, model, graph, answers)
                 session.measured(time, machine=record["machine"])
             if session.wants(model, graph, memory, what="memory", seconds=2 * seconds):
-                record = relational(session.options, model, graph, ("infer",), systems, memory=True)
-                for name, peak in peaks_of(record, "infer").items():
+                for name, peak in peaks(session.options, model, graph, "infer", systems).items():
                     memory.peak(name, model, graph, peak)
                 session.measured(memory)
     return [time, memory]
@@ -165,11 +164,11 @@ def table_3(session: Session) -> list[Panel]:
         if not names:
             continue
         record = relational(session.options, "hgt", graph, ("infer",), names, memory=True)
-        answers, peaks = answers_of(record, "infer"), peaks_of(record, "infer")
+        answers, peak = answers_of(record, "infer"), peaks_of(record, "infer")
         for name in names:
             system = DGL_UDF if name.startswith("dgl") else OURS
             time.measured(system, graph, FORMS[name], answers[name], scale=1e3)
-            memory.peak(system, graph, FORMS[name], peaks[name])
+            memory.peak(system, graph, FORMS[name], peak[name])
         session.measured(time, memory)
     return [time, memory]
 

@@ -30,6 +30,7 @@ from bench.relational_graphs import WIDTH
 from bench.relational_reference import drop_references
 from bench.relational_tables import BASE, FIXED, PEERS, best_peer
 from bench.runner import Measuring
+from bench.turns import MALLOC
 
 GRAPHS = ("aifb", "am", "bgs", "biokg", "fb15k_237", "mag", "mutag", "wikikg2")
 MODELS, MODES = ("rgcn", "rgat", "hgt"), ("infer", "train")
@@ -67,29 +68,16 @@ def relational(
     options: argparse.Namespace, model: str, graph: str, modes: Sequence[str], systems: Sequence[str], *,
     width: int = 64, memory: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The measurements of bench.relational on one model and graph. Features and results are `width` wide.
+    """The measurements of bench.relational on one model and graph, with peaks if `memory`. Features and results are
+    `width` wide.
 
     It is taken from --relational, a record of bench.relational, if that has measured this.
     """
     found = _recorded(options.relational, model, graph, modes, systems) if width == 64 and not memory else None
     if found is not None:
         return found
-    argv = ["--repeats", str(options.repeats), "--threads", str(options.threads), "--data-dir", str(options.data_dir)]
-    argv += [
-        "--timeout",
-        str(options.timeout),
-        "--graphs",
-        graph,
-        "--models",
-        model,
-        "--modes",
-        *modes,
-        "--systems",
-        *systems,
-    ]
-    argv += ["--memory-graphs", graph if memory else "none"]
-    argv += ["--dgl-python", str(options.dgl_python)] if options.dgl_python is not None else []
-    bench, asked = relational_bench.BENCH, options_of(relational_bench.BENCH, argv)
+    argv = [*_argv(options, model, graph, modes, systems), "--memory-graphs", graph if memory else "none"]
+    asked = options_of(relational_bench.BENCH, argv)
     results: dict[str, Any] = {f"graph {graph}": relational_bench.described(graph, options.data_dir)}
     before = os.environ.get(WIDTH, "64")
     os.environ[WIDTH] = str(width)  # for the processes of the peers
@@ -97,11 +85,31 @@ def relational(
         for mode in modes:
             case = relational_bench.case_of(model, graph, mode, asked, tuple(systems))
             with tempfile.TemporaryDirectory() as folder:
-                results[case.name] = Measuring(bench, case, asked, argv, Path(folder)).run()
+                results[case.name] = Measuring(relational_bench.BENCH, case, asked, argv, Path(folder)).run()
     finally:
         os.environ[WIDTH] = before
         drop_references(model, graph)
     return {"machine": machine(), "results": results}
+
+
+def peaks(
+    options: argparse.Namespace, model: str, graph: str, mode: str, systems: Sequence[str]
+) -> dict[str, int | str]:
+    """System -> the peak bytes of a step, or why there are none. `relational` says whether its results are right."""
+    argv = _argv(options, model, graph, (mode,), systems)
+    asked = options_of(relational_bench.BENCH, argv)
+    case = relational_bench.case_of(model, graph, mode, asked, tuple(systems))
+    with tempfile.TemporaryDirectory() as folder:
+        return Measuring(relational_bench.BENCH, case, asked, argv, Path(folder)).ask("peak", MALLOC)
+
+
+def _argv(
+    options: argparse.Namespace, model: str, graph: str, modes: Sequence[str], systems: Sequence[str]
+) -> list[str]:
+    argv = ["--repeats", str(options.repeats), "--threads", str(options.threads), "--data-dir", str(options.data_dir)]
+    argv += ["--timeout", str(options.timeout), "--graphs", graph, "--models", model]
+    argv += ["--modes", *modes, "--systems", *systems]
+    return argv + (["--dgl-python", str(options.dgl_python)] if options.dgl_python is not None else [])
 
 
 def _recorded(
@@ -258,10 +266,10 @@ def figure_10(session: Session) -> list[Panel]:
             seconds = 2 * price.relational(graph, 64, 2, 0, (mode,))
             if not session.wants(graph, mode, panel, pairs, what="memory", seconds=seconds):
                 continue
-            record = relational(session.options, "hgt", graph, (mode,), ("gw-U", "gw-C"), memory=True)
-            for name, peak in peaks_of(record, mode).items():
+            for name, peak in peaks(session.options, "hgt", graph, mode, ("gw-U", "gw-C")).items():
                 panel.peak(FORMS[name], graph, mode, peak)
-            pairs.value(OURS, graph, mode, 100 * record["results"][f"graph {graph}"]["compaction"])
+            compaction = relational_bench.described(graph, session.options.data_dir)["compaction"]
+            pairs.value(OURS, graph, mode, 100 * compaction)
             session.measured(panel, pairs)
     ratio = session.panel("Figure 10, ratio", "memory with C over U", "%", about, rows="graph", columns="mode",
                           source=panel)  # fmt: skip
