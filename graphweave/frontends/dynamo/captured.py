@@ -6,6 +6,7 @@ import _thread
 import builtins
 import functools
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -43,7 +44,7 @@ from graphweave.frontends.dynamo.steps import listeners
 from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import forwarded, inside_a_transform, is_traced, transformed
-from graphweave.frontends.dynamo.varying_keys import AS_GIVEN, VaryingKeys
+from graphweave.frontends.dynamo.varying_keys import AS_GIVEN, VaryingKeys, refusal
 from graphweave.frontends.halves.forward_mode import in_forward_mode
 from graphweave.frontends.halves.given_call import are_as_traced
 from graphweave.frontends.sparse.sparse_arguments import Place, given_back, swapped
@@ -144,8 +145,8 @@ class Captured:
         taker = (options or {}).get("taker")
         any_rows = on_ranks or (taker is not None and taker.any_rows) or all_keys
         self._varying: VaryingKeys | None = None
-        if not (on_ranks or taker is not None or background or all_keys):
-            again = {"fullgraph": True, "all_keys": True}
+        if not (on_ranks or taker is not None or all_keys):
+            again = {"fullgraph": True, "all_keys": True, "background": background}
             self._varying = VaryingKeys(target, lambda f: Captured(f, dynamic, options, dynamo, **again))
 
         widths = Widths()
@@ -156,7 +157,9 @@ class Captured:
         self._traced_function = traced
         self._frames: BackgroundFrames | None = None
         if background and not on_ranks:
-            self._frames = BackgroundFrames(target, self._code, self._compile_behind, self._tell_failed)
+            compile = self._compile_all_keys_behind if all_keys else self._compile_behind
+            self._frames = BackgroundFrames(target, self._code, compile, self._tell_failed)
+        self._refusal: Exception | None = None
         self._compiled = self._compile(traced, dynamic)
         # sizes 0 and 1 must not have code of their own where other ranks have other sizes
         tried = _TRIED[:1] if on_ranks else _TRIED[:2] if fullgraph else _TRIED
@@ -194,13 +197,13 @@ class Captured:
         if inside_a_transform() or in_forward_mode():
             (transformed if inside_a_transform() else forwarded)(name_of(self._target))
             return self._target(*args, **kwargs)
-        if self._frames is not None:
-            return self._with_stand_ins(args, kwargs)
         if self._varying is not None and not _has_any_global_hook():
             out = self._varying.call(args, kwargs)
             if out is not AS_GIVEN:
                 self._traced = True
                 return out
+        if self._frames is not None:
+            return self._with_stand_ins(args, kwargs)
         call = self._with_stand_ins if self._traced else self._first_call
         if not _thread._count():  # no other thread, with which to take turns
             return call(args, kwargs)
@@ -256,7 +259,12 @@ class Captured:
         given_by_name: dict[str, object],
     ) -> object:  # fmt: skip
         """A call by what the thread has compiled. Where there is nothing, the call runs as PyTorch's own, and the
-        thread is asked to compile for such calls. `_COMPILE_HERE` if the thread cannot."""
+        thread is asked to compile for such calls. `_COMPILE_HERE` if the thread cannot.
+
+        A call of a function of all keys, which cannot run as Python, raises NotCompiledYet after the thread was asked,
+        and the thread's error if it could not compile one."""
+        if self._refusal is not None:
+            raise self._refusal
         frames.publish()
         token = under_way.set(self._under_way(self._settings, last=False))
         try:
@@ -268,22 +276,35 @@ class Captured:
         frame = self._frame_of(args, kwargs)
         if frames.must_compile_here(frame):
             return _COMPILE_HERE
+        if self._all_keys:
+            frames.ask_for(frame, CallerState(), Shadows(self._target), {})
+            raise NotCompiledYet
         out = self._target(*given, **given_by_name)
         frames.ask_for(frame, CallerState(), Shadows(self._target), {})
         return out
 
     def ask_for(
-        self, args: tuple[object, ...], kwargs: dict[str, object], state: CallerState, shadows: Shadows
+        self, args: tuple[object, ...], kwargs: dict[str, object], state: CallerState, shadows: Shadows | None = None
     ) -> None:
         """Let the thread compile for calls with such arguments. With sparse tensors, the next call asks."""
+        if self._varying is not None and self._varying.ask_for(args, kwargs, state):
+            return
         self._sparse_places = places_of(self._target)
-        if self._frames is not None and not self._sparse_places and not places_in((*args, *kwargs.values())):
+        plain = self._all_keys and are_as_traced()
+        plain = plain or not places_in((*args, *kwargs.values()))
+        if self._frames is not None and not self._sparse_places and plain:
             traced = {name: as_traced(arg) for name, arg in kwargs.items()}
-            self._frames.ask_for(self._frame_of(tuple(map(as_traced, args)), traced), state, shadows, {})
+            frame = self._frame_of(tuple(map(as_traced, args)), traced)
+            self._frames.ask_for(frame, state, shadows or Shadows(self._target), {})
 
     def ready(self, timeout: float | None) -> bool:
         """Whether calls run compiled. Waits for the thread for at most `timeout` seconds, if there is one."""
-        return self._traced if self._frames is None else self._frames.wait(timeout)
+        if self._frames is None:
+            return self._traced
+        end = None if timeout is None else time.monotonic() + timeout
+        waited = self._frames.wait(timeout)
+        left = None if end is None else max(0.0, end - time.monotonic())
+        return (self._varying is not None and self._varying.ready(left)) or waited
 
     def _frame_of(self, args: tuple[object, ...], kwargs: dict[str, object]) -> UnstartedFrame:
         """The frame in which the call begins."""
@@ -315,6 +336,16 @@ class Captured:
                     self._count_breaks(call.breaks_before)
             tried = tried[1:]
         raise failed
+
+    def _compile_all_keys_behind(self, frame: UnstartedFrame, compile_frame: Callable[[UnstartedFrame], object]) -> Any:
+        """As `_compile_behind`. That a function cannot be compiled for all keys is no failure: it is told."""
+        try:
+            return self._compile_behind(frame, compile_frame)
+        except Exception as error:
+            if refusal(error) is None:
+                raise
+            self._refusal = error
+            return None
 
     def _succeeded(self, call: CallUnderWay, settings: tuple[CaptureSettings, ...] | None) -> None:
         """Note that a call has been traced. `settings` are those of its outermost frame, if that was traced in it."""

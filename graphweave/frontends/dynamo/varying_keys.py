@@ -15,7 +15,7 @@ import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from graphweave.core.lines import is_library
 from graphweave.core.log import logger
 from graphweave.frontends.calls.given_calls import ALWAYS, given, result
 from graphweave.frontends.dynamo.arguments import are_plain, as_traced
+from graphweave.frontends.dynamo.background_frames import NotCompiledYet
+from graphweave.frontends.dynamo.caller_state import CallerState
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.halves.given_call import GivenCall, in_call
 from graphweave.frontends.sparse.sparse_arguments import with_strides_of_edges
@@ -49,34 +51,78 @@ _MAX_DEPTH = 4
 """Functions are searched for modules to this depth of functions that they call."""
 
 
+class Compiled(Protocol):
+    """A compiled function. A call raises NotCompiledYet while a thread compiles it, and nothing of it has run."""
+
+    def __call__(self, *args: object, **kwargs: object) -> Any: ...
+
+    def ask_for(self, args: tuple[object, ...], kwargs: dict[str, object], state: CallerState) -> None: ...
+
+    def ready(self, timeout: float | None) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _CompletedCall:
+    """A call of a `compiled` function with all keys, and what it gives of them."""
+
+    compiled: Compiled
+    call: GivenCall
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+
+
 class VaryingKeys:
     """Calls of one function with dictionaries of relations, completed to all keys known so far."""
 
-    def __init__(self, target: Function, make: Callable[[Function], Function]) -> None:
+    def __init__(self, target: Function, make: Callable[[Function], Compiled]) -> None:
         """`make` compiles a function whole, for dictionaries with all keys."""
         self._target, self._make = target, make
-        self._compiled: Function | None = None
+        self._compiled: Compiled | None = None
         self._known = _KnownKeys()
         self._refused = False
         self._flags: dict[bool, list[Tensor]] = {True: [], False: []}
 
     def call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        """The results of a call whose dictionaries lack keys; AS_GIVEN if they do not, or if it cannot be completed."""
-        if self._refused or not any(type(a) is dict for a in (*args, *kwargs.values())):
+        """The results of a call whose dictionaries lack keys; AS_GIVEN if they do not, or if it cannot be completed.
+        While a thread compiles, the call runs as PyTorch's own."""
+        made = self._completed(args, kwargs)
+        if made is None:
             return AS_GIVEN
+        compiled, call = made.compiled, made.call
+        try:
+            with in_call(call):
+                out = compiled(*made.args, **made.kwargs)
+        except NotCompiledYet:
+            out = NotCompiledYet
+        except Exception as error:
+            if (why := refusal(error)) is None:
+                raise
+            self._refused = call.existing == ()
+            name = getattr(self._target, "__name__", type(self._target).__name__)
+            _log.info("%s is compiled for each set of keys: %s", name, why)
+            return AS_GIVEN
+        return self._target(*args, **kwargs) if out is NotCompiledYet else _existing(out, iter(call.existing))
+
+    def ask_for(self, args: tuple[object, ...], kwargs: dict[str, object], state: CallerState) -> bool:
+        """Let the thread compile for such calls, if their dictionaries lack keys. Returns whether they do."""
+        made = self._completed(args, kwargs)
+        if made is not None:
+            with in_call(made.call):
+                made.compiled.ask_for(made.args, made.kwargs, state)
+        return made is not None
+
+    def _completed(self, args: tuple[object, ...], kwargs: dict[str, object]) -> _CompletedCall | None:
+        """A call with all keys and their flags; None if its dictionaries lack none, or if it cannot be completed."""
+        if self._refused or not any(type(a) is dict for a in (*args, *kwargs.values())):
+            return None
         dicts = _typed([*enumerate(args), *kwargs.items()])
         if not any(map(_of_relations, dicts.values())):
-            return AS_GIVEN
+            return None
         if not self._known.declared_from:
             self._known.declare(self._target)
         keys = self._known.note(dicts)
         if keys is None or (self._compiled is None and all(len(keys[at]) == len(d) for at, d in dicts.items())):
-            return AS_GIVEN
-        return self._completed(dicts, keys, args, kwargs)
-
-    def _completed(
-        self, dicts: Dicts, keys: Mapping[int | str, list[Key]], args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> object:
+            return None
         missing = self._known.missing
         full = {at: {k: as_traced(d[k]) if k in d else missing(at, k, d) for k in keys[at]} for at, d in dicts.items()}
         of_key: dict[Key, bool] = {}
@@ -92,17 +138,11 @@ class VaryingKeys:
             if isinstance(self._target, nn.Module):
                 make_parameters(self._target, all_args, named)
             self._compiled = self._make(_with_flags(self._target))
-        try:
-            with in_call(call):
-                out = self._compiled(flags, *all_args, **named)
-        except Exception as error:
-            if (why := _refusal(error)) is None:
-                raise
-            self._refused = call.existing == ()
-            name = getattr(self._target, "__name__", type(self._target).__name__)
-            _log.info("%s is compiled for each set of keys: %s", name, why)
-            return AS_GIVEN
-        return _existing(out, iter(call.existing))
+        return _CompletedCall(self._compiled, call, (flags, *all_args), named)
+
+    def ready(self, timeout: float | None) -> bool:
+        """Whether calls that lack keys run compiled, as `graphweave.ready` says."""
+        return self._compiled is not None and self._compiled.ready(timeout)
 
     def _flag(self, is_given: bool, number: int) -> Tensor:
         """A tensor of its own for each number: compiled code has guards on tensors that are the same object."""
@@ -222,7 +262,7 @@ def _existing(out: object, exists: Iterator[bool]) -> object:
     return out
 
 
-def _refusal(error: BaseException) -> str | None:
+def refusal(error: BaseException) -> str | None:
     """Why a function cannot be compiled for all keys, if `error` says so: it could not be traced, or its results need
     what is not given."""
     seen: BaseException | None = error

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.core.errors import IndexRangeError
+from tests import patience
 from tests.support import by_default, features, random_graph
 
 pytestmark = [
@@ -384,3 +385,25 @@ def test_relations_without_edges_in_the_first_call_are_no_sizes_of_their_own() -
         given = {("a", str(i), "a"): random_graph(5, 5, n, seed=i) for i, n in enumerate(counts)}
         torch.testing.assert_close(compiled(x, given), total(x, given))
     assert once() == (1, 0, 0)
+
+
+def test_a_thread_compiles_once_for_all_sets_of_relations() -> None:
+    model = Layers(MODELS[QUICK]).double()
+    compiled = graphweave.compile(model, background=True)
+    for seed, chosen in enumerate(CALLS):
+        assert_same(model, compiled, nodes(), edges(chosen, seed))
+        assert graphweave.ready(compiled, patience.seconds())
+    assert once() == (1, 0, 0)
+    assert graphweave.counters()["kernel_launches"] > 0
+
+
+def test_a_thread_compiles_each_set_of_keys_where_one_compilation_cannot_serve_all() -> None:
+    def total(x: Tensor, edges: Edges) -> Tensor:
+        return torch.stack([torch.zeros_like(x).index_add(0, e[1], x[e[0]]) for e in edges.values()]).sum(0)
+
+    compiled, x = graphweave.compile(total, background=True), nodes()["a"]
+    for counts in ((5, 2), (5,), (3,), (4, 2), (1,)):
+        given = {("a", str(i), "a"): random_graph(5, 5, n, seed=i) for i, n in enumerate(counts)}
+        torch.testing.assert_close(compiled(x, given), total(x, given))
+        graphweave.ready(compiled, patience.seconds())
+    assert once() == (2, 0, 0)
