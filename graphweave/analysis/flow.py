@@ -161,9 +161,14 @@ def is_view(node: ir.Node) -> bool:
     return alias is not None and not alias.is_write
 
 
+def shares_memory(node: ir.Node) -> bool:
+    """Whether the value of the node, if PyTorch makes it, lies in the memory of its first operand."""
+    return is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice | ir.After)
+
+
 def may_view(node: ir.Node) -> bool:
     """Whether the value of the node may lie in the memory of its first operand."""
-    return is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice | ir.Part | ir.LaidOut)
+    return shares_memory(node) or isinstance(node, ir.Part | ir.LaidOut)
 
 
 def with_viewed(program: ir.Program, refs: Iterable[ir.Ref]) -> set[ir.Ref]:

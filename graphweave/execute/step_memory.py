@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from graphweave.analysis.flow import is_view
+from graphweave.analysis.flow import shares_memory
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import KernelPlan, Plan
 from graphweave.compiler.report import MemoryNote
@@ -198,10 +198,8 @@ def _shared_by(step: tape_ir.Step, plan: Plan) -> ir.Ref | None:
     """The value in whose memory a step makes its own."""
     if isinstance(step, tape_ir.OwnMemory):
         return step.source
-    if isinstance(step, tape_ir.CallNode):
-        node = plan.program.nodes[step.value]
-        if is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice):
-            return step.operands[0]
+    if isinstance(step, tape_ir.CallNode) and shares_memory(plan.program.nodes[step.value]):
+        return step.operands[0]
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from graphweave.analysis.flow import BETWEEN_RANKS, is_view
+from graphweave.analysis.flow import BETWEEN_RANKS, shares_memory
 from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
@@ -84,7 +84,7 @@ class _OrderSearch:
         self._program, self._statistics, self._count = program, statistics, len(made)
         needed = dependencies(program, [m.nodes for m in made])
         self._before = [sum(1 << p for p in before) for before in needed]
-        self._owner = {r: r for m in made for r in m.stored if not _shares(program, r)}
+        self._owner = {r: r for m in made for r in m.stored if not shares_memory(program.nodes[r])}
         self._owner |= {r: r for r in passing}
         makes = [{r for r in m.stored if self._owner.get(r) == r} for m in made]
         self._makes = [sum(map(self._bytes, values)) for values in makes]
@@ -105,7 +105,7 @@ class _OrderSearch:
 
     def _owner_of(self, ref: ir.Ref) -> ir.Ref | None:
         """The stored value in whose memory `ref` lies; None if it is the caller's."""
-        while ref not in self._owner and _shares(self._program, ref):
+        while ref not in self._owner and shares_memory(self._program.nodes[ref]):
             ref = operands(self._program.nodes[ref])[0]
         return self._owner.get(ref)
 
@@ -171,12 +171,6 @@ class _OrderSearch:
 
 def _rank(state: _State) -> tuple[int, int, tuple[int, ...]]:
     return state.peak, state.alive, state.order
-
-
-def _shares(program: ir.Program, ref: ir.Ref) -> bool:
-    """Whether a value that PyTorch makes lies in the memory of its first operand."""
-    node = program.nodes[ref]
-    return is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice)
 
 
 def operands_read(program: ir.Program, ref: ir.Ref) -> tuple[ir.Ref, ...]:

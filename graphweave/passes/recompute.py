@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import is_structure, is_view
+from graphweave.analysis.flow import is_structure, shares_memory
 from graphweave.core.choices import Recompute
 from graphweave.core.types import UNIT
 from graphweave.ir.message import nodes as ir
@@ -46,7 +46,7 @@ def recomputed(policy: Recompute, facts: Facts, ref: ir.Ref) -> bool:
     """Whether the backward computes the forward's value `ref` again."""
     program = facts.program
     node, t = program.nodes[ref], program.types[ref]
-    if is_structure(node) or is_view(node) or isinstance(node, ir.Reshape | ir.Permute | ir.Broadcast | ir.Slice):
+    if is_structure(node) or shares_memory(node):
         return True
     if policy == "never" or not isinstance(t, ir.Type):
         return False
