@@ -285,6 +285,19 @@ def _has_method(x: object, name: str) -> bool:
     return hasattr(kind, name) and not hasattr(kind, "__torch_function__")
 
 
+def _calls_new_objects(original: Replaced) -> Replaced:
+    """A call of an object that the trace has made and whose hash reads its fields, such as a frozen dataclass. PyTorch
+    2.11 asks whether it is a function of `random` by the hash of an example, which has no fields yet."""
+
+    def is_supported_random(self: variables.UserDefinedObjectVariable) -> bool:
+        try:
+            return bool(original(self))
+        except AttributeError:
+            return False
+
+    return is_supported_random
+
+
 def _calls_scripted(original: Replaced) -> Replaced:
     """A scripted module: its code is traced as Python (`scripted_code.py`)."""
 
@@ -433,6 +446,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Replaced], Replaced]], ...] = (
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (getattr(variables, "BuiltinVariable", None), "call_function", _counts_by_tensors),
     (getattr(variables, "BuiltinVariable", None), "unwrap_unspec_args_kwargs", _reads_changing_numbers),
+    (variables.UserDefinedObjectVariable, "is_supported_random", _calls_new_objects),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
     (GuardBuilder, "SEQUENCE_LENGTH", _guards_tuples),
     (guards, "should_optimize_getattr_on_nn_module", _reads_scripted),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -286,3 +287,24 @@ def test_a_warning_that_a_filter_makes_an_error_is_raised(door: str, fresh_compi
     x, (src, dst) = features(6, 4, F64), random_graph(6, 6, 20)
     with pytest.raises(UserWarning, match="slow here"):  # in tests, warnings are errors
         compiled(x, src, dst)
+
+
+@dataclass(frozen=True)
+class _Power:
+    exponent: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x**self.exponent
+
+
+def test_a_frozen_dataclass_that_the_trace_makes_and_calls(door: str, fresh_compiler: None) -> None:
+    """PyTorch 2.11 asks for its hash before it has fields."""
+
+    def f(x: Tensor, edges: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edges[1], _Power(3)(x[edges[0]]))
+
+    compiled = DOORS[door](f)
+    for nodes, edges in SIZES:
+        given = features(nodes, 4, F64), random_graph(nodes, nodes, edges)
+        torch.testing.assert_close(compiled(*given), f(*given))
+    assert counts() == (1, 0, 0)
