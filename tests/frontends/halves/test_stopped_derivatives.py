@@ -269,7 +269,7 @@ def test_what_cannot_be_told_is_an_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["an inner gradient", "torch.func"])
 def test_inner_gradients_whose_operators_are_unknown_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch 2.11 does not mark operators of gradients, and a `detach` of autograd's own looks like one of the user."""
+    """PyTorch 2.11 does not mark operators of gradients: a `detach` of autograd's own looks like one of the user's."""
     monkeypatch.setattr(stops, "_TELLS_GRADIENTS", False)
     fn = _messages(_functional if name == "torch.func" else _slope_of(torch.tanh, create_graph=True))
     x, w = (features(5, 4, torch.float64, seed=seed).requires_grad_() for seed in (0, 1))
