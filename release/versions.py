@@ -26,8 +26,15 @@ from release.environment import ROOT, Environment, Failed, bare_environment, say
 from release.package import DIST, smoke
 
 RECORD = Path(__file__).parent / "versions.json"
-TESTS = ("test_losses", "test_convolutions", "test_dynamic")
-"""Test files for every combination: numbers and gradients, convolutions, and sizes that change."""
+TESTS = (
+    "frontends/spellings/test_losses",
+    "frontends/dynamo/test_convolutions",
+    "frontends/dynamo/test_dynamic",
+    "frontends/halves/test_second_derivatives",
+    "udf/test_udf_builtins",
+)
+"""Test files for every combination, in `tests/`: numbers and gradients, convolutions, sizes that change, gradients of
+gradients, and messages by name."""
 _TOOLS = ("pytest", "hypothesis")
 _ENDED = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 

@@ -19,6 +19,12 @@ TARGETS = {"u": "sources", "e": "edges", "v": "destinations"}
 """Meaning of the letters in the names of message functions."""
 
 
+def _hash_of_fields(self: object) -> int:
+    """The hash of the fields that are set. PyTorch 2.11 hashes an object that a trace makes and calls before it has
+    any."""
+    return hash((type(self), *vars(self).values()))
+
+
 @dataclass(frozen=True)
 class CopyMessage:
     """out[e] = field[e], field[src[e]] or field[dst[e]]."""
@@ -26,6 +32,8 @@ class CopyMessage:
     target: str
     field: str
     out: str
+
+    __hash__ = _hash_of_fields
 
     def __call__(self, edges: EdgeBatch) -> dict[str, Tensor]:
         return {self.out: _fields(edges, self.target)[self.field]}
@@ -46,6 +54,8 @@ class BinaryMessage:
     rhs_field: str
     out: str
 
+    __hash__ = _hash_of_fields
+
     def __call__(self, edges: EdgeBatch) -> dict[str, Tensor]:
         x, y = _fields(edges, self.lhs)[self.lhs_field], _fields(edges, self.rhs)[self.rhs_field]
         name = f"{self.lhs}_{self.op}_{self.rhs}"
@@ -59,6 +69,8 @@ class ReduceMessages:
     op: str
     field: str
     out: str
+
+    __hash__ = _hash_of_fields
 
     def __call__(self, nodes: NodeBatch) -> dict[str, Tensor]:
         box: Any = nodes.mailbox[self.field]

@@ -141,3 +141,23 @@ def test_names() -> None:
         f"{a}_{op}_{b}" for op in _OPS for a in "uve" for b in "uve" if a != b
     }
     assert all(callable(getattr(fn, name)) for name in fn.__all__)
+
+
+def test_made_and_called_in_the_trace_of_another_compiler(fresh_compiler: None) -> None:
+    """PyTorch 2.11 hashes an object that a trace makes and calls before it has fields."""
+    g = graphweave.graph(([0, 1, 1], [1, 2, 0]))
+
+    def f(h: Tensor, w: Tensor) -> Tensor:
+        with g.local_scope():
+            g.ndata["h"], g.edata["w"] = h, w
+            g.update_all(fn.u_mul_e("h", "w", "m"), fn.max("m", "a"))
+            g.update_all(fn.copy_e("w", "m"), fn.sum("m", "b"))
+            return g.ndata["a"] + g.ndata["b"]
+
+    given = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[3.0], [5.0], [7.0]])
+    assert_close(torch.compile(f, backend="aot_eager", fullgraph=True)(*given), f(*given))
+
+
+def test_equal_where_fields_are_equal() -> None:
+    assert fn.copy_u("h", "m") == fn.copy_u("h", "m") != fn.copy_u("h", "o")
+    assert len({fn.sum("m", "h"), fn.sum("m", "h"), fn.max("m", "h"), fn.u_add_v("m", "h", "o")}) == 3

@@ -21,12 +21,14 @@ from graphweave.core.lines import is_frontend, shown_code
 from graphweave.frontends.dynamo.backend import graphweave, leave_to_python
 from graphweave.frontends.dynamo.frames_as_python import as_python
 from graphweave.frontends.tracing.call_under_way import CallUnderWay, under_way
-from graphweave.frontends.tracing.capture_settings import backend_within
+from graphweave.frontends.tracing.capture_settings import MAX_COMPILATIONS, backend_within
 from graphweave.frontends.tracing.followed_formulas import is_disabled
 from graphweave.frontends.tracing.reasons import function_name, raised_by_user
 
 _compile: Any = getattr(convert_frame, "_compile", None)
 _arguments = signature(_compile) if _compile is not None else None
+_LIMIT = {} if "recompile_limit" in signature(torch.compile).parameters else {"recompile_limit": MAX_COMPILATIONS}
+"""Settings while a frame of a call is compiled. `torch.compile` of PyTorch 2.11 has no argument for the limit."""
 
 
 def leave_for_good(call: CallUnderWay) -> None:
@@ -54,7 +56,8 @@ def _compile_in_turn(*args: object, **kwargs: object) -> object:
     if is_disabled(given["code"]):
         return as_python("its formula is not traced", whole=True)
     try:
-        return _compile_for(call if of_call else None, given, lambda: _compile(*args, **kwargs))
+        with torch._dynamo.config.patch(_LIMIT if of_call else {}):
+            return _compile_for(call if of_call else None, given, lambda: _compile(*args, **kwargs))
     except Unsupported as error:
         if given["one_graph"] or not raised_by_user(error):
             raise

@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # PyTorch 2.11 has no such class
     from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutogradCompileSpec
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
-"""PyTorch's class that makes the autograd functions; None in a version that has no such class."""
+"""PyTorch's class that makes the autograd functions; None in PyTorch 2.11, which has no such class."""
 _REPLACED_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward", "metadata")
 """Attributes that an autograd function must have to be corrected."""
 
@@ -149,30 +149,60 @@ class Gradients:
 def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
     """Within the block, correct the autograd functions that PyTorch makes, by what `gradients()` returns at that
     time."""
-    if _FACTORY is None:
+    owner, name, around = (
+        (runtime_wrappers.RuntimeWrapper, "post_compile", _equips_handed_over)
+        if _FACTORY is None
+        else (_FACTORY, "build", _equips_built)
+    )
+    original = getattr(owner, name)
+    setattr(owner, name, around(original, gradients))  # PyTorch compiles one graph at a time, under a lock
+    try:
         yield
-        return
-    build = _FACTORY.build
+    finally:
+        setattr(owner, name, original)
 
+
+def _equips_built(build: Callable[..., object], gradients: Callable[[], Gradients | None]) -> Callable[..., object]:
     def built(self: Any) -> object:
         made, known = build(self), gradients()
         if known is not None and all(hasattr(made, part) for part in _REPLACED_PARTS):
             _equip(made, known, self.spec)
         return made
 
-    _FACTORY.build = built  # PyTorch compiles one graph at a time, under a lock
-    try:
-        yield
-    finally:
-        _FACTORY.build = build
+    return built
 
 
-def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradCompileSpec) -> None:
+def _equips_handed_over(
+    hand_over: Callable[..., object], gradients: Callable[[], Gradients | None]
+) -> Callable[..., object]:
+    """PyTorch 2.11 hands the `apply` of an autograd function that it has made to a wrapper of calls."""
+
+    def post_compile(self: object, compiled_fn: object, *args: object, **named: object) -> object:
+        made, known = getattr(compiled_fn, "__self__", None), gradients()
+        if known is not None and hasattr(made, "_double_backward"):
+            _equip(_in_parts(made), known, None)
+        return hand_over(self, compiled_fn, *args, **named)
+
+    return post_compile
+
+
+def _in_parts(function: Any) -> Any:
+    """An autograd function of PyTorch 2.11, with the parts that those of later versions call. They may be replaced."""
+    forward, backward = function.forward, function.backward
+    function._fwd_fn = staticmethod(lambda ctx, args: forward(ctx, *args))
+    function._bwd_fn = staticmethod(lambda boxed, ctx: backward(ctx, *boxed[0]))
+    function.forward = staticmethod(lambda ctx, *args: function._fwd_fn(ctx, args))
+    function.backward = staticmethod(lambda ctx, *grads: function._bwd_fn(([*grads],), ctx))
+    return function
+
+
+def _equip(function: Any, known: Gradients, compilation: AOTDispatchAutogradCompileSpec | None) -> None:
+    """`compilation`: AOTAutograd's specification, or None in PyTorch 2.11, where the short way is not taken."""
     forward, backward = function._fwd_fn, function._bwd_fn
     positions = _tangents_among_gradients(function.metadata)
     if len(positions) != known.num_tangents:  # another version of PyTorch drops others
         positions = []
-    elif needs_little(compilation):
+    elif compilation is not None and needs_little(compilation):
         forward, backward = short_forward(function.metadata), short_backward(function, positions, backward)
     expected = [(i, _strides(about)) for i, about in zip(positions, _about_tangents(function.metadata), strict=False)]
     written = {i: i in known.joint.reads for i, about in enumerate(function.metadata.input_info) if about.mutates_data}
@@ -264,7 +294,8 @@ def _tangents_among_gradients(about: ViewAndMutationMeta) -> list[int]:
     inputs = [i for i, n in enumerate(written) if n.mutates_data and n.requires_grad]
     outputs = [
         len(written) + i for i, out in enumerate(about.output_info)
-        if out.output_type in _OWN_RESULTS and issubclass(out.raw_type, Tensor) and out.requires_grad_for_backward
+        if out.output_type in _OWN_RESULTS and issubclass(out.raw_type, Tensor)
+        and getattr(out, "requires_grad_for_backward", out.requires_grad)  # PyTorch 2.11 has but the second
     ]  # fmt: skip
     first = len(written) + len(about.output_info)
     return [*inputs, *outputs, *range(first, first + about.num_intermediate_bases)]

@@ -24,6 +24,8 @@ _DETACH = frozenset({"detach", "_get_data_attr"})
 _GRAD_ARGUMENTS = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
 _CUSTOM = torch.ops.higher_order.autograd_function_apply
 _SET_GRAD_MODE = torch._C._set_grad_enabled
+_TELLS_GRADIENTS = hasattr(fx.traceback, "_mark_autograd_backward")
+"""Whether PyTorch tells which operators of a trace compute a gradient. PyTorch 2.11 does not."""
 _ON_ITSELF = frozenset({"requires_grad_", "retain_grad", "register_hook"})
 """Methods that compute nothing."""
 
@@ -69,6 +71,8 @@ class _Marks:
         return self._why
 
     def _visit(self, node: fx.Node) -> None:
+        if call_name(node) == "_autograd_grad":  # of torch.func
+            self._needs_marks()
         operands = [n for n in node.all_input_nodes if n in self._recorded]
         if node.target is _CUSTOM and operands:
             self._why = "it calls an autograd function that has a backward of its own"
@@ -108,6 +112,7 @@ class _Marks:
         """Gradients that have no graph are results of `node`, whose operands must stay recorded."""
         given = dict(zip(_GRAD_ARGUMENTS, node.args, strict=False)) | node.kwargs
         if given.get("create_graph"):
+            self._needs_marks()
             self._recorded.add(node)
             return
         for taken in list(node.users):
@@ -116,6 +121,10 @@ class _Marks:
                 stopped = self._stopped(taken)
             for user in [user for user in taken.users if user is not stopped]:
                 user.replace_input_with(taken, stopped)
+
+    def _needs_marks(self) -> None:
+        if not _TELLS_GRADIENTS:
+            self._why = "it takes a gradient itself, and this PyTorch does not tell which operators compute it"
 
     def _stopped(self, node: fx.Node) -> fx.Node:
         stopped = self._graph.call_method("detach", (node,))

@@ -55,9 +55,14 @@ CAPTURE = {
     "capture_scalar_outputs": True,
     "record_runtime_overhead": False,
     "fake_tensor_cache_enabled": False,
-} | ({"trace_autograd_ops": True} if hasattr(torch._dynamo.config, "trace_autograd_ops") else {})
+    **{
+        name: value
+        for name, value in {"trace_autograd_ops": True, "skip_guards_on_constant_func_defaults": False}.items()
+        if hasattr(torch._dynamo.config, name)
+    },
+}
 """Settings under which operations whose results depend on data and gradients that a function takes inside itself do not
-break a graph, and that cost less.
+break a graph, and that cost less. Default values of functions have guards, which PyTorch 2.11 leaves out.
 
 PyTorch puts code for a profiler around each graph, which takes 4 us a call. Its cache of fake tensors costs more than
 it saves where sizes are symbols: a tenth of the time of tracing two layers.

@@ -89,6 +89,14 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return each.new_zeros(length).index_add(0, index, each)
 
 
+def repeat_rows(input: Tensor, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> Tensor:
+    """`torch.repeat_interleave` with one number of repeats. PyTorch 2.11 compiles in a size that is given with it, and
+    refuses it where data decides it; so it is checked instead."""
+    out = torch.repeat_interleave(input, repeats, dim)
+    torch._check(out.size(0 if dim is None else dim) == output_size, lambda: "repeat_interleave: wrong output_size")
+    return out
+
+
 def _distances(
     x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Tensor:

@@ -45,7 +45,7 @@ from graphweave.frontends.tracing.inner_gradients import (
     takes_gradients_by_arguments,
     wraps_leaves,
 )
-from graphweave.frontends.tracing.rows_of_data import FORMULAS, bincount, one_hot
+from graphweave.frontends.tracing.rows_of_data import FORMULAS, bincount, one_hot, repeat_rows
 from graphweave.frontends.tracing.scripted_code import NotPython, python_function
 from graphweave.frontends.tracing.traced_warnings import warns_while_tracing
 
@@ -223,6 +223,41 @@ def _counts_own_numbers(original: Replaced) -> Replaced:
     return call_method
 
 
+def _repeats_rows(original: Replaced) -> Replaced:
+    """`torch.repeat_interleave(x, 2, output_size=n)`: its formula is traced."""
+
+    def call_function(
+        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
+        if self.value is not torch.repeat_interleave or not _repeats_equally(args, kwargs, at=1):
+            return original(self, tx, args, kwargs)
+        return _traced(repeat_rows).call_function(tx, list(args), kwargs)
+
+    return call_function
+
+
+def _repeats_own_rows(original: Replaced) -> Replaced:
+    """`x.repeat_interleave(2, output_size=n)`."""
+
+    def call_method(
+        self: variables.TensorVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
+        if name != "repeat_interleave" or not _repeats_equally(args, kwargs, at=0):
+            return original(self, tx, name, args, kwargs)
+        return _traced(repeat_rows).call_function(tx, [self, *args], kwargs)
+
+    return call_method
+
+
+def _repeats_equally(args: Args, kwargs: Kwargs, at: int) -> bool:
+    """Whether a call repeats all rows equally often, the argument `at` times, and says how many rows that makes."""
+    repeats = args[at] if len(args) > at else kwargs.get("repeats")
+    size = kwargs.get("output_size")
+    if repeats is None or size is None or (size.is_python_constant() and size.as_python_constant() is None):
+        return False
+    return not isinstance(repeats.realize(), variables.TensorVariable)
+
+
 def _counts_by_tensors(original: Replaced) -> Replaced:
     """`range` with a tensor of one integer, which Python reads as a number."""
 
@@ -283,6 +318,19 @@ def _has_method(x: object, name: str) -> bool:
         return False
     kind = x.python_type()
     return hasattr(kind, name) and not hasattr(kind, "__torch_function__")
+
+
+def _calls_new_objects(original: Replaced) -> Replaced:
+    """A call of an object that the trace has made and whose hash reads its fields, such as a frozen dataclass. PyTorch
+    2.11 asks whether it is a function of `random` by the hash of an example, which has no fields yet."""
+
+    def is_supported_random(self: variables.UserDefinedObjectVariable) -> bool:
+        try:
+            return bool(original(self))
+        except AttributeError:
+            return False
+
+    return is_supported_random
 
 
 def _calls_scripted(original: Replaced) -> Replaced:
@@ -421,7 +469,9 @@ _GAPS: tuple[tuple[Any, str, Callable[[Replaced], Replaced]], ...] = (
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _counts_classes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _counts_numbers),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _repeats_rows),
     (variables.TensorVariable, "call_method", _counts_own_numbers),
+    (variables.TensorVariable, "call_method", _repeats_own_rows),
     (variables.TensorVariable, "call_method", _infers_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", keeps_graphs),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", makes_leaves),
@@ -433,6 +483,7 @@ _GAPS: tuple[tuple[Any, str, Callable[[Replaced], Replaced]], ...] = (
     (getattr(variables, "BuiltinVariable", None), "call_function", _calls_operators),
     (getattr(variables, "BuiltinVariable", None), "call_function", _counts_by_tensors),
     (getattr(variables, "BuiltinVariable", None), "unwrap_unspec_args_kwargs", _reads_changing_numbers),
+    (variables.UserDefinedObjectVariable, "is_supported_random", _calls_new_objects),
     (VariableBuilder if hasattr(variables.misc, "DelayGraphBreakVariable") else None, "_wrap", _calls_scripted),
     (GuardBuilder, "SEQUENCE_LENGTH", _guards_tuples),
     (guards, "should_optimize_getattr_on_nn_module", _reads_scripted),

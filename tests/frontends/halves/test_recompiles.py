@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch._dynamo.exc import InternalTorchDynamoError
 
 import graphweave
 from graphweave.core.log import _warned
@@ -119,9 +120,9 @@ def test_a_size_that_data_decides_and_that_must_be_1_is_left_to_python() -> None
 
 
 def test_what_pytorchs_tracer_fails_for_is_left_to_python_once_and_told() -> None:
-    """PyTorch 2.13 cannot trace a view of a sparse tensor, whose base has no strides, if sizes are symbols."""
+    """PyTorch cannot trace a view of a sparse tensor, whose base has no strides, if sizes are symbols."""
     values = torch.eye(3).to_sparse_csr().values()
-    with pytest.raises(IndexError):
+    with pytest.raises((IndexError, InternalTorchDynamoError)):  # the second in PyTorch 2.11
         torch.compile(_twice, backend="graphweave", dynamic=True, fullgraph=True)(values)
     compiled = torch.compile(_twice, backend="graphweave", dynamic=True)
     with pytest.warns(
@@ -155,6 +156,7 @@ class Broken(nn.Module):
         return h * 2
 
 
+@pytest.mark.skipif("recompile_limit" not in door._EACH_APART, reason="torch.compile of PyTorch 2.11 has no such limit")
 def test_many_widths_of_a_layer_behind_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch counts compilations by code, which all layers of a class share: each compiled layer counts on its own."""
     monkeypatch.setattr(door, "_EACH_APART", {**door._EACH_APART, "recompile_limit": 2})
@@ -175,6 +177,7 @@ def test_more_widths_than_pytorchs_limit_of_one_function() -> None:
     assert graphweave.counters()["compilations"] == 11
 
 
+@pytest.mark.skipif("recompile_limit" not in door._EACH_APART, reason="torch.compile of PyTorch 2.11 has no such limit")
 def test_a_limit_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(door, "_EACH_APART", {**door._EACH_APART, "recompile_limit": 2})
     monkeypatch.setattr(logging.getLogger("torch._dynamo"), "propagate", True)

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import graphweave
 from bench.check import relative_error
 from graphweave.core.errors import DerivativeError
+from graphweave.frontends.halves import stops
 from tests.support import by_default, features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -162,7 +163,13 @@ def _derivatives(fn: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
 
 def _check(compile: Callable[[Rows], Rows], rows: Rows) -> None:
     fn = _messages(rows)
-    for got, want in zip(_derivatives(compile(fn)), _derivatives(fn), strict=True):
+    try:
+        found = _derivatives(compile(fn))
+    except DerivativeError as error:
+        if stops._TELLS_GRADIENTS or "takes a gradient itself" not in str(error):
+            raise
+        pytest.skip("PyTorch 2.11 does not tell which operators compute an inner gradient")
+    for got, want in zip(found, _derivatives(fn), strict=True):
         assert relative_error(got, want) < 1e-11  # several sums, one after the other
     assert graphweave.counters()["eager_fallbacks"] == 0
 
@@ -186,6 +193,7 @@ def test_the_same_through_the_backend(rows: Rows) -> None:
         _check(lambda fn: torch.compile(fn, backend="graphweave"), rows)
 
 
+@pytest.mark.skipif(not stops._TELLS_GRADIENTS, reason="PyTorch 2.11 does not tell what computes an inner gradient")
 def test_a_norm_of_layers_has_the_right_third_derivatives() -> None:
     """Eager mode's own are wrong: it takes the mean and the deviation for constants."""
 
@@ -256,4 +264,16 @@ def test_what_cannot_be_told_is_an_error(name: str) -> None:
     got, want = (torch.autograd.grad(f(x, w).sum(), x, create_graph=True)[0] for f in (graphweave.compile(fn), fn))
     assert relative_error(got, want) < 1e-13
     with pytest.raises(DerivativeError, match=why):
+        torch.autograd.grad(got.sum(), x)
+
+
+@pytest.mark.parametrize("name", ["an inner gradient", "torch.func"])
+def test_inner_gradients_whose_operators_are_unknown_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.11 does not mark operators of gradients: a `detach` of autograd's own looks like one of the user's."""
+    monkeypatch.setattr(stops, "_TELLS_GRADIENTS", False)
+    fn = _messages(_functional if name == "torch.func" else _slope_of(torch.tanh, create_graph=True))
+    x, w = (features(5, 4, torch.float64, seed=seed).requires_grad_() for seed in (0, 1))
+    got, want = (torch.autograd.grad(f(x, w).sum(), x, create_graph=True)[0] for f in (graphweave.compile(fn), fn))
+    assert relative_error(got, want) < 1e-13
+    with pytest.raises(DerivativeError, match="it takes a gradient itself"):
         torch.autograd.grad(got.sum(), x)
