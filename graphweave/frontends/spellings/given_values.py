@@ -8,6 +8,8 @@ that eager mode computes. A value computed of others needs what these need, exce
   needs only in calls that do;
 - `existing_or` picks another value in calls in which its operand does not exist;
 - `existing` must exist, and eager mode raises an error in other calls;
+- `none_without` is None in calls that give no witness. As a result it is None there, `not_none` of it does not exist
+  there, and for anything else it must not be None, as for eager mode;
 - a concatenation, or a sum of sizes, is the same without an operand that has no rows if its key is not given.
 
 The operators are then replaced by plain calls of PyTorch, and what the results need is checked at each call.
@@ -30,8 +32,11 @@ from graphweave.frontends.calls.given_calls import (
     existing,
     existing_as,
     existing_or,
+    existing_with,
     given,
     given_with_any,
+    none_without,
+    not_none,
     result,
     where_given,
 )
@@ -49,10 +54,12 @@ class NotGiven(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ResultNeeds:
-    """The needs of a result: each clause as two sets of flags, which are bits of a number."""
+    """The needs of a result: each clause as two sets of flags, which are bits of a number. `none_without` are flags of
+    which one must be given for the result not to be None; itself None for a result that never is."""
 
     needs: tuple[tuple[int, int], ...]
     may_be_absent: bool
+    none_without: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +71,13 @@ class GivenValues:
     gradients: GivenGradients
     sizes: Mapping[str, frozenset[str]]
 
-    def existing(self, given: int) -> tuple[bool, ...]:
-        """Which results exist in a call, whose flags that are given are bits of a number. NotGiven if eager mode would
-        compute something else, or raise an error."""
-        found = []
+    def existing(self, given: int) -> tuple[bool | None, ...]:
+        """Which results exist in a call, whose flags that are given are bits of a number; None for a result that is
+        None. NotGiven if eager mode would compute something else, or raise an error."""
+        found: list[bool | None] = []
         for wanted in self.results:
-            exists = True
+            is_none = wanted.none_without is not None and not wanted.none_without & given
+            exists = None if is_none else True
             for without, either in wanted.needs:
                 if without & given == without and not either & given:
                     if without or not wanted.may_be_absent:
@@ -102,6 +110,7 @@ class _Conditions:
         self.numbers: dict[fx.Node, list[int]] = {}  # a value that is a result -> its numbers as one
         self.closed_by: dict[Edge, Gate] = {}
         self._needs: dict[fx.Node, _Clauses] = {}
+        self._none_without: dict[fx.Node, frozenset[int]] = {}  # a value that is None unless one of the flags is given
         self._written: dict[int, _Clauses] = {}  # storage -> what writes to it have added
         self._inputs = {s for n in graph.find_nodes(op="placeholder") for s in storages(n)}
         self._rows: dict[int, list[sympy.Symbol]] = {}  # flag -> the numbers of rows that are 0 without it
@@ -127,12 +136,16 @@ class _Conditions:
             x, witnesses = _operands(node)
             flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))
             self._replace(node, x, self._of(x) | {(frozenset(), flags)} if flags else self._of(x))
+        elif node.target is existing_with:
+            x, y = _operands(node)
+            known = self._of(y)
+            self._replace(node, x, known | {(w or frozenset({ALWAYS}), e) for w, e in self._of(x) - known})
+        elif node.target is none_without:
+            self._visit_none_without(node)
+        elif node.target is not_none:
+            self._visit_not_none(node)
         elif node.target is result:
-            x, number, may_be_absent = _operands(node)
-            clauses = tuple((bits(without), bits(either)) for without, either in self._of(x))
-            self.results[number] = ResultNeeds(clauses, bool(may_be_absent))
-            self.numbers.setdefault(x, []).append(number)
-            self._replace(node, x, self._of(x))
+            self._visit_result(node)
         elif node.op.startswith("call"):
             self._visit_call(node)
 
@@ -166,8 +179,36 @@ class _Conditions:
         self.closed_by[chosen, x] = Gate(tuple(frozenset({flag}) for flag in flags))
         self._replace(node, chosen, _kept(needs))
 
+    def _visit_none_without(self, node: fx.Node) -> None:
+        x, witnesses = _operands(node)
+        flags_of_each = [frozenset(self._flags_of(w)) for w in witnesses]
+        self._replace(node, x, self._of(x))
+        if all(flags_of_each):
+            self._none_without[x] = frozenset[int]().union(*flags_of_each)
+
+    def _visit_not_none(self, node: fx.Node) -> None:
+        """The value needs a node of its own, since the item from which it comes is still None in some calls."""
+        (x,) = _operands(node)
+        with self._graph.inserting_before(node):
+            kept = self._graph.call_method("to", (x, example(x).dtype))
+        kept.meta.update(node.meta)
+        flags = self._none_without.get(x)
+        must = _NOTHING if flags is None else frozenset({(frozenset[int](), flags)})
+        self._replace(node, kept, self._if_not_none(x) | must)
+
+    def _visit_result(self, node: fx.Node) -> None:
+        x, number, may_be_absent = _operands(node)
+        flags = self._none_without.get(x) if may_be_absent else None
+        clauses = self._of(x) if flags is None else self._if_not_none(x)
+        needs = tuple((bits(without), bits(either)) for without, either in clauses)
+        self.results[number] = ResultNeeds(needs, bool(may_be_absent), None if flags is None else bits(flags))
+        self.numbers.setdefault(x, []).append(number)
+        self._replace(node, x, self._if_not_none(x))
+
     def _visit_existing_or(self, node: fx.Node) -> None:
         x, otherwise = _operands(node)
+        if x in self._none_without or otherwise in self._none_without:
+            raise NotGiven("an item of a dictionary that may be None is put over another one, or another one over it")
         exists = [either for without, either in self._of(x) if not without]
         if not exists:
             self._replace(node, x, self._of(x))
@@ -243,6 +284,12 @@ class _Conditions:
                 self._written[storage] = self._written.get(storage, _NOTHING) | needs
 
     def _of(self, x: fx.Node) -> _Clauses:
+        """The needs of an operand, which must not be None."""
+        found, flags = self._if_not_none(x), self._none_without.get(x)
+        return found if flags is None else found | {(frozenset({ALWAYS}), flags)}
+
+    def _if_not_none(self, x: fx.Node) -> _Clauses:
+        """The needs of a value in calls in which it is not None."""
         found = self._needs.get(x, _NOTHING)
         for storage in storages(x) & self._written.keys() if self._written else ():
             found |= self._written[storage]

@@ -126,6 +126,18 @@ def test_types_of_nodes_may_be_missing() -> None:
     assert once() == (1, 0, 0)
 
 
+@pytest.mark.slow
+def test_a_type_of_two_nodes_is_not_taken_for_an_index() -> None:
+    """Whether a tensor has two rows, as an index has, was asked in the trace of features, too, and became a guard."""
+    model = Layers(hetero(sage), 1).double()
+    compiled = graphweave.compile(model)
+    for rows, chosen in ((2, (2,)), (5, (2,)), (2, (1, 2))):
+        x = {**nodes(), "a": features(rows, W, torch.float64, seed=3)}
+        index = {CYCLE[r]: random_graph(SIZES[CYCLE[r][0]] if r == 1 else rows, rows, 7, seed=r) for r in chosen}
+        assert_same(model, compiled, x, index)
+    assert once() == (1, 0, 0)
+
+
 def test_a_loss_inside_reads_one_type() -> None:
     model = Layers(hetero(sage), 1).double()
 
