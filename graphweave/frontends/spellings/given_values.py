@@ -46,6 +46,9 @@ Clause = tuple[frozenset[int], frozenset[int]]
 """Holds in a call if one of the first flags is false, or one of the second true."""
 _Clauses = frozenset[Clause]
 _NOTHING: _Clauses = frozenset()
+_MIXED = frozenset({-1})
+"""The first flags of a clause for all calls, since the value is made of others that do not exist in the same calls."""
+_IN_ALL_CALLS = frozenset({ALWAYS})
 
 
 class NotGiven(Exception):
@@ -126,7 +129,7 @@ class _Conditions:
             self._visit_existing_or(node)
         elif node.target is existing:
             (x,) = _operands(node)
-            self._replace(node, x, frozenset((without or frozenset({ALWAYS}), e) for without, e in self._of(x)))
+            self._replace(node, x, frozenset((_IN_ALL_CALLS if w <= _MIXED else w, e) for w, e in self._of(x)))
         elif node.target is existing_as:
             x, before = _operands(node)
             known = self._of(before)
@@ -137,9 +140,7 @@ class _Conditions:
             flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))
             self._replace(node, x, self._of(x) | {(frozenset(), flags)} if flags else self._of(x))
         elif node.target is existing_with:
-            x, y = _operands(node)
-            known = self._of(y)
-            self._replace(node, x, known | {(w or frozenset({ALWAYS}), e) for w, e in self._of(x) - known})
+            self._visit_existing_with(node)
         elif node.target is none_without:
             self._visit_none_without(node)
         elif node.target is not_none:
@@ -179,6 +180,18 @@ class _Conditions:
         self.closed_by[chosen, x] = Gate(tuple(frozenset({flag}) for flag in flags))
         self._replace(node, chosen, _kept(needs))
 
+    def _visit_existing_with(self, node: fx.Node) -> None:
+        x, y = _operands(node)
+        known = self._of(y)
+        exists = {either for without, either in known if not without}
+        flags = frozenset[int]().union(*(either for either in exists if len(either) == 1))
+        needs = {
+            (w if ALWAYS in w else w | _MIXED | flags, e)
+            for w, e in self._of(x) - known
+            if w - _MIXED or e not in exists
+        }
+        self._replace(node, x, known | _kept(needs))
+
     def _visit_none_without(self, node: fx.Node) -> None:
         x, witnesses = _operands(node)
         flags_of_each = [frozenset(self._flags_of(w)) for w in witnesses]
@@ -200,7 +213,7 @@ class _Conditions:
         x, number, may_be_absent = _operands(node)
         flags = self._none_without.get(x) if may_be_absent else None
         clauses = self._of(x) if flags is None else self._if_not_none(x)
-        needs = tuple((bits(without), bits(either)) for without, either in clauses)
+        needs = tuple((bits(w - _MIXED | _IN_ALL_CALLS if w else w), bits(either)) for w, either in clauses)
         self.results[number] = ResultNeeds(needs, bool(may_be_absent), None if flags is None else bits(flags))
         self.numbers.setdefault(x, []).append(number)
         self._replace(node, x, self._if_not_none(x))
@@ -266,15 +279,15 @@ class _Conditions:
         name, operands = call_name(node), node.all_input_nodes
         if name in ("cat", "concat", "concatenate"):
             dim: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-            needs = frozenset[Clause]().union(*(self._with_rows(x, _size(x, dim)) for x in operands))
+            needs = _of_all([self._with_rows(x, _size(x, dim)) for x in operands if self._of(x)])
             closed = {(node, x): self._without_rows(_size(x, dim)) for x in operands}
             for edge, flags in closed.items():
                 if flags:
                     self.closed_by[edge] = Gate(tuple(frozenset({flag}) for flag in sorted(flags)))
-        elif name in ("add", "iadd") and not isinstance(example(node), Tensor):
-            needs = frozenset[Clause]().union(*(self._with_rows(x, example(x)) for x in operands))
+        elif name in ("add", "iadd", "sym_sum") and not isinstance(example(node), Tensor):
+            needs = _of_all([self._with_rows(x, example(x)) for x in operands if self._of(x)])
         else:
-            needs = frozenset[Clause]().union(*map(self._of, operands))
+            needs = _of_all([found for x in operands if (found := self._of(x))])
         self._needs[node] = needs
         if needs and (writes(node) or _keeps_statistics(node)):
             written = node.args[1:3] if _keeps_statistics(node) else (node.kwargs.get("out", node.args[0]),)
@@ -297,7 +310,7 @@ class _Conditions:
 
     def _with_rows(self, x: fx.Node, size: object) -> _Clauses:
         """The needs of an operand that has no effect if `size`, a size of it or itself, is 0."""
-        return frozenset(c for c in self._of(x) if c[0] or not all(self._is_zero(size, flag) for flag in c[1]))
+        return frozenset(c for c in self._of(x) if c[0] - _MIXED or not all(self._is_zero(size, flag) for flag in c[1]))
 
     def _without_rows(self, size: object) -> frozenset[int]:
         """The flags without which `size` is 0."""
@@ -311,14 +324,23 @@ class _Conditions:
 
     def _flags_of(self, witness: fx.Node) -> Iterable[int]:
         for without, either in self._of(witness):
-            if without or len(either) != 1:
+            if ALWAYS in without or (len(either) != 1 and not without):
                 raise NotGiven("the edges of a relation are computed of other keys")
-            yield from either
+            if not without:
+                yield from either
 
     def _replace(self, node: fx.Node, by: fx.Node, needs: _Clauses) -> None:
         node.replace_all_uses_with(by)
         self._graph.erase_node(node)
         self._needs[by] = needs
+
+
+def _of_all(needs: Sequence[_Clauses]) -> _Clauses:
+    """The needs of a value that is computed of others, which have these. It exists with them if all exist in the same
+    calls. Otherwise it must exist: a sum over items of a dictionary is another sum in calls that lack some of them."""
+    found = _NOTHING.union(*needs)
+    common = found.intersection(*needs)
+    return frozenset(c if c[0] or c in common else (_MIXED, c[1]) for c in found)
 
 
 def _kept(needs: Iterable[Clause]) -> _Clauses:

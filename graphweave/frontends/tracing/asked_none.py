@@ -3,10 +3,14 @@ give in part. The result is a tensor in the trace, marked by `none_without`, and
 
 A dictionary of those results that are not None, `{k: f(v) for k, v in out.items() if v is not None}`, has no item in
 calls in which `v` is None: `not_none` and `existing_with` say so in the graph. Any other question ends the trace.
+
+A dictionary that a loop over another one's items makes, `{k: f(v) for k, v in out.items()}`, has an item in calls in
+which `v` exists, which `existing_with` says, too.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -49,11 +53,14 @@ def none_not_asked() -> Iterator[None]:
         return answer
 
     def call_method(self: ConstDictVariable, tx: Translator, name: str, args: Any, kwargs: object) -> object:
-        if name == "__setitem__" and tx in chosen and tx.current_instruction.opname == "MAP_ADD":
+        if name == "__setitem__" and tx.current_instruction.opname == "MAP_ADD":
             key, item = args
-            if not are_tensors(item):
+            value = chosen.pop(tx, None)
+            if value is not None and not are_tensors(item):
                 raise KeysAsked("what the function makes of results that are not None is not a dictionary of tensors")
-            args = (key, marked(tx, "existing_with", item, chosen.pop(tx)))
+            value = _value_of_loop(tx) if value is None else value
+            if value is not None and are_tensors(item):
+                args = (key, marked(tx, "existing_with", item, value))
         return method(self, tx, name, args, kwargs)
 
     def call_function(self: Translator, fn: object, args: Sequence[VariableTracker], kwargs: object) -> None:
@@ -68,6 +75,20 @@ def none_not_asked() -> Iterator[None]:
     finally:
         handlers.update(compare)
         translator.call_function, dictionary.call_method = call, method
+
+
+def _value_of_loop(tx: Translator) -> VariableTracker | None:
+    """The value `v` at which a loop of the user's is that makes a dictionary, `{k: f(v) for k, v in ...}`."""
+    code, after = tx.instructions, tx.instruction_pointer
+    if after is None or is_library(tx.f_code.co_filename):
+        return None
+    loop = _after_jumps(tx, after)
+    if code[loop].opname != "FOR_ITER" or (code[loop + 1].opname, code[loop + 1].argval) != ("UNPACK_SEQUENCE", 2):
+        return None
+    stores = itertools.takewhile(lambda inst: inst.opname.startswith("STORE_FAST"), code[loop + 2 : loop + 4])
+    names = [name for inst in stores for name in (inst.argval if isinstance(inst.argval, tuple) else (inst.argval,))]
+    value = tx.symbolic_locals.get(names[1]) if len(names) > 1 else None
+    return None if value is None or not are_tensors(value) or _asked_by_user(tx, [value]) is not None else value
 
 
 def _asked_by_user(tx: Translator, values: Sequence[VariableTracker]) -> VariableTracker | None:

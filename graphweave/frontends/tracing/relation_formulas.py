@@ -49,12 +49,13 @@ def _arguments_for(relation: Relation, given: Given) -> Iterable[object]:
 
 def _together(parts: list[tuple[Tensor, list[Tensor]]], aggr: str | None) -> Tensor:
     """The results of one type of nodes, each with the arguments that it needs, put together where these are given."""
+    ops: Any = torch.ops.graphweave
     if len(parts) == 1:
-        ((out, _),) = parts
-        return out.unsqueeze(1) if aggr is None else out
+        ((out, witnesses),) = parts
+        only: Tensor = ops.existing_with.default(out.unsqueeze(1) if aggr is None else out, witnesses[0])
+        return only
     if aggr not in _FILLED:
         raise NotImplementedError(f"what HeteroConv(aggr={aggr!r}) returns has another width for other relations")
-    ops: Any = torch.ops.graphweave
     stacked = torch.stack([ops.where_given.default(out, given, _FILLED[aggr]) for out, given in parts])
     out = stacked.sum(dim=0) if aggr in ("sum", "mean") else getattr(stacked, aggr)(dim=0).values
     if aggr != "sum":

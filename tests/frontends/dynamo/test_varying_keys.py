@@ -231,6 +231,39 @@ def test_items_that_are_set_in_a_loop_are_those_that_there_are() -> None:
     assert once()[1:] == (0, 0)
 
 
+def own_layer(x: Nodes, edges: Edges) -> Nodes:
+    out = {}
+    for kind in x:
+        out[kind] = x[kind]
+        for (src, _, dst), index in edges.items():
+            if dst == kind:
+                out[kind] = out[kind] + torch.zeros_like(x[kind]).index_add(0, index[1], x[src][index[0]])
+    return out
+
+
+CONV = hetero(sage)().double()
+COMBINED: dict[str, tuple[Callable[[Nodes, Edges], Nodes], int]] = {
+    "own-layer": (own_layer, 3),
+    "sum": (lambda x, e: {"all": torch.stack([rows.sum() for rows in CONV(x, e).values()]).sum()}, 3),
+    "residual": (lambda x, e: {kind: rows + x[kind] for kind, rows in CONV(x, e).items()}, 1),
+    "others": (lambda x, e: {kind: x[kind].sin() for kind, _rows in CONV(x, e).items()}, 1),
+}
+"""Functions, and the number of compilations for three sets of relations."""
+
+
+@pytest.mark.parametrize("name", by_default(COMBINED, "others"))
+def test_what_is_made_of_several_items_is_not_left_out(name: str) -> None:
+    """A sum over items of a dictionary is another sum in calls that lack some of them, and no item less. What a loop
+    over them makes of one item is left out with it."""
+    f, compilations = COMBINED[name]
+    compiled = graphweave.compile(f)
+    for chosen in ((0, 1, 2), (0, 1), (0,)):
+        out, wanted = compiled(nodes(), edges(chosen)), f(nodes(), edges(chosen))
+        assert out.keys() == wanted.keys()
+        torch.testing.assert_close(out, {kind: wanted[kind] for kind in out})
+    assert once() == (compilations, 0, 0)
+
+
 @pytest.mark.slow
 def test_second_derivatives_of_calls_that_lack_relations() -> None:
     model = Layers(hetero(sage), 1).double()
