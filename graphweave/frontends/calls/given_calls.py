@@ -16,6 +16,9 @@ _library = torch.library.Library("graphweave", "FRAGMENT")
 _library.define("given(Tensor x, Tensor flag, int number, int dim) -> Tensor")
 _library.define("where_given(Tensor x, Tensor[] witnesses, float otherwise) -> Tensor")
 _library.define("given_with_any(Tensor x, Tensor[] witnesses) -> Tensor")
+_library.define("existing_with(Tensor x, Tensor y) -> Tensor")
+_library.define("none_without(Tensor x, Tensor[] witnesses) -> Tensor")
+_library.define("not_none(Tensor x) -> Tensor")
 _library.define("existing_or(Tensor x, Tensor otherwise) -> Tensor")
 _library.define("existing(Tensor x) -> Tensor")
 _library.define("existing_as(Tensor x, Tensor before) -> Tensor")
@@ -36,6 +39,22 @@ def _where_given(x: Tensor, witnesses: Sequence[Tensor], otherwise: float) -> Te
 
 def _given_with_any(x: Tensor, witnesses: Sequence[Tensor]) -> Tensor:
     """`x`, which exists in calls that give one of the witnesses, and only there."""
+    return x
+
+
+def _existing_with(x: Tensor, y: Tensor) -> Tensor:
+    """`x`, which exists in calls in which `y` exists, and only there."""
+    return x
+
+
+def _none_without(x: Tensor, witnesses: Sequence[Tensor]) -> Tensor:
+    """`x` in calls that give one of the witnesses, None in others: an item of a layer's results that is None there and
+    keeps its key."""
+    return x
+
+
+def _not_none(x: Tensor) -> Tensor:
+    """`x`, an item that is None in some calls, where the user's code goes on with those items that are not None."""
     return x
 
 
@@ -65,6 +84,9 @@ for _name, _meaning in {
     "given": _given,
     "where_given": _where_given,
     "given_with_any": _given_with_any,
+    "existing_with": _existing_with,
+    "none_without": _none_without,
+    "not_none": _not_none,
     "existing_or": _existing_or,
     "existing": _existing,
     "existing_as": _existing_as,
@@ -76,5 +98,7 @@ given, where_given = torch.ops.graphweave.given.default, torch.ops.graphweave.wh
 given_with_any, result = torch.ops.graphweave.given_with_any.default, torch.ops.graphweave.result.default
 existing_or, existing_as = torch.ops.graphweave.existing_or.default, torch.ops.graphweave.existing_as.default
 existing = torch.ops.graphweave.existing.default
+existing_with, none_without = torch.ops.graphweave.existing_with.default, torch.ops.graphweave.none_without.default
+not_none = torch.ops.graphweave.not_none.default
 ALWAYS = 0
 """A flag's number, which is that of no key: it is given in all calls."""

@@ -242,8 +242,9 @@ def _numbered(out: object, numbers: list[None], in_dict: bool) -> object:
     raise NotGiven("a result is neither a tensor nor a list, tuple or dict of tensors")
 
 
-def _existing(out: object, exists: Iterator[bool]) -> object:
-    """The results, without those items of dictionaries that eager mode would not have made."""
+def _existing(out: object, exists: Iterator[bool | None]) -> object:
+    """The results, without those items of dictionaries that eager mode would not have made, and with None for those
+    that are None there."""
     if isinstance(out, Tensor):
         next(exists)
         return out
@@ -256,8 +257,8 @@ def _existing(out: object, exists: Iterator[bool]) -> object:
         for key, item in out.items():
             if not isinstance(item, Tensor):
                 kept[key] = _existing(item, exists)
-            elif next(exists):
-                kept[key] = item
+            elif (found := next(exists)) is not False:
+                kept[key] = None if found is None else item
         return kept
     return out
 
@@ -295,7 +296,8 @@ def _of_relations(arg: Mapping[Key, object]) -> bool:
 
 def _is_edges(value: Tensor) -> bool:
     """Whether a tensor is an index [2, edges] and not a feature for each row."""
-    return value.dim() == 2 and value.size(0) == 2 and value.dtype in (torch.int64, torch.int32)
+    # in a trace, a question about a number of rows is a guard
+    return value.dtype in (torch.int64, torch.int32) and value.dim() == 2 and value.size(0) == 2
 
 
 def _without_rows(value: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ class GivenCall:
 
     given: int
     as_traced: bool = False
-    existing: tuple[bool, ...] = ()
+    existing: tuple[bool | None, ...] = ()
     unreached: frozenset[int] = frozenset()
 
 

@@ -38,9 +38,9 @@ class GivenGradients:
     gates: tuple[tuple[tuple[int, ...], bool, int], ...]
     inputs: tuple[tuple[int, frozenset[int]], ...]
 
-    def unreached(self, given: int, exists: Sequence[bool]) -> frozenset[int]:
+    def unreached(self, given: int, exists: Sequence[bool | None]) -> frozenset[int]:
         """The positions of the inputs that have no gradient in a call, whose flags that are given are bits of a number.
-        `exists` says which results there are."""
+        `exists` says which results there are, and is None for one that is None."""
         reached, first = bits(number for number, found in enumerate(exists) if found), len(exists)
         for number, (flags, inverted, behind) in enumerate(self.gates, first):
             if behind & reached and all(each & given for each in flags) != inverted:

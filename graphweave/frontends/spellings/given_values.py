@@ -8,6 +8,8 @@ that eager mode computes. A value computed of others needs what these need, exce
   needs only in calls that do;
 - `existing_or` picks another value in calls in which its operand does not exist;
 - `existing` must exist, and eager mode raises an error in other calls;
+- `none_without` is None in calls that give no witness. As a result it is None there, `not_none` of it does not exist
+  there, and for anything else it must not be None, as for eager mode;
 - a concatenation, or a sum of sizes, is the same without an operand that has no rows if its key is not given.
 
 The operators are then replaced by plain calls of PyTorch, and what the results need is checked at each call.
@@ -30,8 +32,11 @@ from graphweave.frontends.calls.given_calls import (
     existing,
     existing_as,
     existing_or,
+    existing_with,
     given,
     given_with_any,
+    none_without,
+    not_none,
     result,
     where_given,
 )
@@ -41,6 +46,9 @@ Clause = tuple[frozenset[int], frozenset[int]]
 """Holds in a call if one of the first flags is false, or one of the second true."""
 _Clauses = frozenset[Clause]
 _NOTHING: _Clauses = frozenset()
+_MIXED = frozenset({-1})
+"""The first flags of a clause for all calls, since the value is made of others that do not exist in the same calls."""
+_IN_ALL_CALLS = frozenset({ALWAYS})
 
 
 class NotGiven(Exception):
@@ -49,10 +57,12 @@ class NotGiven(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ResultNeeds:
-    """The needs of a result: each clause as two sets of flags, which are bits of a number."""
+    """The needs of a result: each clause as two sets of flags, which are bits of a number. `none_without` are flags of
+    which one must be given for the result not to be None; itself None for a result that never is."""
 
     needs: tuple[tuple[int, int], ...]
     may_be_absent: bool
+    none_without: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +74,13 @@ class GivenValues:
     gradients: GivenGradients
     sizes: Mapping[str, frozenset[str]]
 
-    def existing(self, given: int) -> tuple[bool, ...]:
-        """Which results exist in a call, whose flags that are given are bits of a number. NotGiven if eager mode would
-        compute something else, or raise an error."""
-        found = []
+    def existing(self, given: int) -> tuple[bool | None, ...]:
+        """Which results exist in a call, whose flags that are given are bits of a number; None for a result that is
+        None. NotGiven if eager mode would compute something else, or raise an error."""
+        found: list[bool | None] = []
         for wanted in self.results:
-            exists = True
+            is_none = wanted.none_without is not None and not wanted.none_without & given
+            exists = None if is_none else True
             for without, either in wanted.needs:
                 if without & given == without and not either & given:
                     if without or not wanted.may_be_absent:
@@ -102,6 +113,7 @@ class _Conditions:
         self.numbers: dict[fx.Node, list[int]] = {}  # a value that is a result -> its numbers as one
         self.closed_by: dict[Edge, Gate] = {}
         self._needs: dict[fx.Node, _Clauses] = {}
+        self._none_without: dict[fx.Node, frozenset[int]] = {}  # a value that is None unless one of the flags is given
         self._written: dict[int, _Clauses] = {}  # storage -> what writes to it have added
         self._inputs = {s for n in graph.find_nodes(op="placeholder") for s in storages(n)}
         self._rows: dict[int, list[sympy.Symbol]] = {}  # flag -> the numbers of rows that are 0 without it
@@ -117,7 +129,7 @@ class _Conditions:
             self._visit_existing_or(node)
         elif node.target is existing:
             (x,) = _operands(node)
-            self._replace(node, x, frozenset((without or frozenset({ALWAYS}), e) for without, e in self._of(x)))
+            self._replace(node, x, frozenset((_IN_ALL_CALLS if w <= _MIXED else w, e) for w, e in self._of(x)))
         elif node.target is existing_as:
             x, before = _operands(node)
             known = self._of(before)
@@ -127,12 +139,14 @@ class _Conditions:
             x, witnesses = _operands(node)
             flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))
             self._replace(node, x, self._of(x) | {(frozenset(), flags)} if flags else self._of(x))
+        elif node.target is existing_with:
+            self._visit_existing_with(node)
+        elif node.target is none_without:
+            self._visit_none_without(node)
+        elif node.target is not_none:
+            self._visit_not_none(node)
         elif node.target is result:
-            x, number, may_be_absent = _operands(node)
-            clauses = tuple((bits(without), bits(either)) for without, either in self._of(x))
-            self.results[number] = ResultNeeds(clauses, bool(may_be_absent))
-            self.numbers.setdefault(x, []).append(number)
-            self._replace(node, x, self._of(x))
+            self._visit_result(node)
         elif node.op.startswith("call"):
             self._visit_call(node)
 
@@ -166,8 +180,48 @@ class _Conditions:
         self.closed_by[chosen, x] = Gate(tuple(frozenset({flag}) for flag in flags))
         self._replace(node, chosen, _kept(needs))
 
+    def _visit_existing_with(self, node: fx.Node) -> None:
+        x, y = _operands(node)
+        known = self._of(y)
+        exists = {either for without, either in known if not without}
+        flags = frozenset[int]().union(*(either for either in exists if len(either) == 1))
+        needs = {
+            (w if ALWAYS in w else w | _MIXED | flags, e)
+            for w, e in self._of(x) - known
+            if w - _MIXED or e not in exists
+        }
+        self._replace(node, x, known | _kept(needs))
+
+    def _visit_none_without(self, node: fx.Node) -> None:
+        x, witnesses = _operands(node)
+        flags_of_each = [frozenset(self._flags_of(w)) for w in witnesses]
+        self._replace(node, x, self._of(x))
+        if all(flags_of_each):
+            self._none_without[x] = frozenset[int]().union(*flags_of_each)
+
+    def _visit_not_none(self, node: fx.Node) -> None:
+        """The value needs a node of its own, since the item from which it comes is still None in some calls."""
+        (x,) = _operands(node)
+        with self._graph.inserting_before(node):
+            kept = self._graph.call_method("to", (x, example(x).dtype))
+        kept.meta.update(node.meta)
+        flags = self._none_without.get(x)
+        must = _NOTHING if flags is None else frozenset({(frozenset[int](), flags)})
+        self._replace(node, kept, self._if_not_none(x) | must)
+
+    def _visit_result(self, node: fx.Node) -> None:
+        x, number, may_be_absent = _operands(node)
+        flags = self._none_without.get(x) if may_be_absent else None
+        clauses = self._of(x) if flags is None else self._if_not_none(x)
+        needs = tuple((bits(w - _MIXED | _IN_ALL_CALLS if w else w), bits(either)) for w, either in clauses)
+        self.results[number] = ResultNeeds(needs, bool(may_be_absent), None if flags is None else bits(flags))
+        self.numbers.setdefault(x, []).append(number)
+        self._replace(node, x, self._if_not_none(x))
+
     def _visit_existing_or(self, node: fx.Node) -> None:
         x, otherwise = _operands(node)
+        if x in self._none_without or otherwise in self._none_without:
+            raise NotGiven("an item of a dictionary that may be None is put over another one, or another one over it")
         exists = [either for without, either in self._of(x) if not without]
         if not exists:
             self._replace(node, x, self._of(x))
@@ -225,15 +279,15 @@ class _Conditions:
         name, operands = call_name(node), node.all_input_nodes
         if name in ("cat", "concat", "concatenate"):
             dim: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-            needs = frozenset[Clause]().union(*(self._with_rows(x, _size(x, dim)) for x in operands))
+            needs = _of_all([self._with_rows(x, _size(x, dim)) for x in operands if self._of(x)])
             closed = {(node, x): self._without_rows(_size(x, dim)) for x in operands}
             for edge, flags in closed.items():
                 if flags:
                     self.closed_by[edge] = Gate(tuple(frozenset({flag}) for flag in sorted(flags)))
-        elif name in ("add", "iadd") and not isinstance(example(node), Tensor):
-            needs = frozenset[Clause]().union(*(self._with_rows(x, example(x)) for x in operands))
+        elif name in ("add", "iadd", "sym_sum") and not isinstance(example(node), Tensor):
+            needs = _of_all([self._with_rows(x, example(x)) for x in operands if self._of(x)])
         else:
-            needs = frozenset[Clause]().union(*map(self._of, operands))
+            needs = _of_all([found for x in operands if (found := self._of(x))])
         self._needs[node] = needs
         if needs and (writes(node) or _keeps_statistics(node)):
             written = node.args[1:3] if _keeps_statistics(node) else (node.kwargs.get("out", node.args[0]),)
@@ -243,6 +297,12 @@ class _Conditions:
                 self._written[storage] = self._written.get(storage, _NOTHING) | needs
 
     def _of(self, x: fx.Node) -> _Clauses:
+        """The needs of an operand, which must not be None."""
+        found, flags = self._if_not_none(x), self._none_without.get(x)
+        return found if flags is None else found | {(frozenset({ALWAYS}), flags)}
+
+    def _if_not_none(self, x: fx.Node) -> _Clauses:
+        """The needs of a value in calls in which it is not None."""
         found = self._needs.get(x, _NOTHING)
         for storage in storages(x) & self._written.keys() if self._written else ():
             found |= self._written[storage]
@@ -250,7 +310,7 @@ class _Conditions:
 
     def _with_rows(self, x: fx.Node, size: object) -> _Clauses:
         """The needs of an operand that has no effect if `size`, a size of it or itself, is 0."""
-        return frozenset(c for c in self._of(x) if c[0] or not all(self._is_zero(size, flag) for flag in c[1]))
+        return frozenset(c for c in self._of(x) if c[0] - _MIXED or not all(self._is_zero(size, flag) for flag in c[1]))
 
     def _without_rows(self, size: object) -> frozenset[int]:
         """The flags without which `size` is 0."""
@@ -264,14 +324,23 @@ class _Conditions:
 
     def _flags_of(self, witness: fx.Node) -> Iterable[int]:
         for without, either in self._of(witness):
-            if without or len(either) != 1:
+            if ALWAYS in without or (len(either) != 1 and not without):
                 raise NotGiven("the edges of a relation are computed of other keys")
-            yield from either
+            if not without:
+                yield from either
 
     def _replace(self, node: fx.Node, by: fx.Node, needs: _Clauses) -> None:
         node.replace_all_uses_with(by)
         self._graph.erase_node(node)
         self._needs[by] = needs
+
+
+def _of_all(needs: Sequence[_Clauses]) -> _Clauses:
+    """The needs of a value that is computed of others, which have these. It exists with them if all exist in the same
+    calls. Otherwise it must exist: a sum over items of a dictionary is another sum in calls that lack some of them."""
+    found = _NOTHING.union(*needs)
+    common = found.intersection(*needs)
+    return frozenset(c if c[0] or c in common else (_MIXED, c[1]) for c in found)
 
 
 def _kept(needs: Iterable[Clause]) -> _Clauses:

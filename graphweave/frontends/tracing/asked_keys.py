@@ -42,26 +42,26 @@ def _telling_of_changes(op: str | None, items: ConstDictVariable, tx: Translator
     before = {} if op is None or is_library(tx.f_code.co_filename) else dict(items.items)
     yield
     for key, old in before.items():
-        if (new := items.items.get(key, old)) is not old and _are_tensors(old, new):
-            items.items[key] = _told(tx, str(op), new, old)
+        if (new := items.items.get(key, old)) is not old and are_tensors(old, new):
+            items.items[key] = marked(tx, str(op), new, old)
 
 
 def _existing(items: ConstDictVariable, tx: Translator, found: VariableTracker) -> VariableTracker:
     """`found`, an item that was looked up by its key. If the user's code did that, it must exist, and the dictionary
     has it as such from here on."""
-    if is_library(tx.f_code.co_filename) or not _are_tensors(found):
+    if is_library(tx.f_code.co_filename) or not are_tensors(found):
         return found
-    told = _told(tx, "existing", found)
+    told = marked(tx, "existing", found)
     items.items.update({key: told for key, value in items.items.items() if value is found})
     return told
 
 
-def _told(tx: Translator, op: str, *values: VariableTracker) -> VariableTracker:
+def marked(tx: Translator, op: str, *values: VariableTracker) -> VariableTracker:
     """The first of some values, with what an operator of graphweave's says of it."""
     return VariableTracker.build(tx, getattr(torch.ops.graphweave, op).default).call_function(tx, [*values], {})
 
 
-def _are_tensors(*values: VariableTracker) -> bool:
+def are_tensors(*values: VariableTracker) -> bool:
     return all(isinstance(value.realize(), TensorVariable) for value in values)
 
 

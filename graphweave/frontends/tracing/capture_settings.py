@@ -32,6 +32,7 @@ from graphweave.core.log import logger
 from graphweave.core.spans import DYNAMO, span
 from graphweave.core.stack import call_with_room
 from graphweave.frontends.tracing.asked_keys import keys_not_asked
+from graphweave.frontends.tracing.asked_none import none_not_asked
 from graphweave.frontends.tracing.call_under_way import CaptureSettings, breaks_so_far, under_way
 from graphweave.frontends.tracing.counted_calls import counts_as_symbols
 from graphweave.frontends.tracing.dropped_frames import (
@@ -146,7 +147,7 @@ class DuringCompilation:
             self._enter(span(DYNAMO), collected_seldom(), refusals_untold(), gaps_closed())
             self._enter(formulas_followed(self._formulas))
             if wanted.all_keys:
-                self._enter(keys_not_asked())
+                self._enter(keys_not_asked(), none_not_asked())
             if not wanted.any_rows:
                 self._enter(sizes_may_be_nothing())
             self._enter(torch._dynamo.config.patch(dict(wanted.dynamo)))

@@ -49,12 +49,13 @@ def _arguments_for(relation: Relation, given: Given) -> Iterable[object]:
 
 def _together(parts: list[tuple[Tensor, list[Tensor]]], aggr: str | None) -> Tensor:
     """The results of one type of nodes, each with the arguments that it needs, put together where these are given."""
+    ops: Any = torch.ops.graphweave
     if len(parts) == 1:
-        ((out, _),) = parts
-        return out.unsqueeze(1) if aggr is None else out
+        ((out, witnesses),) = parts
+        only: Tensor = ops.existing_with.default(out.unsqueeze(1) if aggr is None else out, witnesses[0])
+        return only
     if aggr not in _FILLED:
         raise NotImplementedError(f"what HeteroConv(aggr={aggr!r}) returns has another width for other relations")
-    ops: Any = torch.ops.graphweave
     stacked = torch.stack([ops.where_given.default(out, given, _FILLED[aggr]) for out, given in parts])
     out = stacked.sum(dim=0) if aggr in ("sum", "mean") else getattr(stacked, aggr)(dim=0).values
     if aggr != "sum":
@@ -75,7 +76,50 @@ def _hgt_conv(
 
     out = HGTConv.forward(self, x_dict, edge_index_dict)
     ops: Any = torch.ops.graphweave
-    return {kind: None if x is None else ops.given_with_any.default(x, [x_dict[kind]]) for kind, x in out.items()}
+    return {kind: None if x is None else ops.existing_with.default(x, x_dict[kind]) for kind, x in out.items()}
+
+
+def _han_conv(
+    self: Any, x_dict: dict[str, Tensor], edge_index_dict: dict[Relation, Tensor],
+    return_semantic_attention_weights: bool = False,
+) -> object:  # fmt: skip
+    """HANConv: attention over the edges of each relation, and over the relations to a type. It has a result for each
+    type whose features are given, which is None if no relation leads to it."""
+    ops: Any = torch.ops.graphweave
+    if return_semantic_attention_weights:  # as many weights of a type as relations to it, so that all must be given
+        from torch_geometric.nn.conv import HANConv  # optional, but already imported if this is called
+
+        x_dict = {kind: ops.existing.default(x) for kind, x in x_dict.items()}
+        edge_index_dict = {relation: ops.existing.default(edges) for relation, edges in edge_index_dict.items()}
+        return HANConv.forward(self, x_dict, edge_index_dict, True)
+    channels = self.out_channels
+    projected = {kind: self.proj[kind](x).view(-1, self.heads, channels // self.heads) for kind, x in x_dict.items()}
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {kind: [] for kind in x_dict}
+    for (src, name, dst), edges in edge_index_dict.items():
+        relation, x = f"{src}__{name}__{dst}", (projected[src], projected[dst])
+        alpha = ((x[0] * self.lin_src[relation]).sum(-1), (x[1] * self.lin_dst[relation]).sum(-1))
+        found[dst].append((self.propagate(edges, x=x, alpha=alpha).relu(), edges))
+    out = {}
+    for kind, x_of_kind in x_dict.items():
+        parts = found[kind]
+        value = _attended(self, parts) if parts else x_of_kind.new_zeros(x_of_kind.shape[0], channels)
+        exists = ops.existing_with.default(value, x_of_kind)
+        out[kind] = ops.none_without.default(exists, [edges for _, edges in parts])
+    return out
+
+
+def _attended(conv: Any, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The results of HANConv's relations to a type, each with its edges: their sum, weighted by a softmax over those
+    whose edges are given."""
+    ops: Any = torch.ops.graphweave
+    scores, results = [], []
+    for rows, edges in parts:
+        score = (conv.q * torch.tanh(conv.k_lin(rows))).sum() / max(rows.shape[0], 1)
+        # with -inf for all relations, the weights and their gradients would be NaN
+        scores.append(ops.where_given.default(score, [edges], torch.finfo(score.dtype).min))
+        results.append(ops.where_given.default(rows, [edges], 0.0))
+    weights = torch.stack(scores).softmax(0).view(-1, 1, 1)
+    return (weights * torch.stack(results)).sum(0)
 
 
 def _edges_of_all(
@@ -100,6 +144,7 @@ def _edges_of_all(
 FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("torch_geometric.nn.conv.hetero_conv", "HeteroConv.forward", _hetero_conv),
     ("torch_geometric.nn.conv.hgt_conv", "HGTConv.forward", _hgt_conv),
+    ("torch_geometric.nn.conv.han_conv", "HANConv.forward", _han_conv),
     ("torch_geometric.utils.hetero", "construct_bipartite_edge_index", _edges_of_all),
 )
 """Module, function or method, and the formula that is traced in its place."""
@@ -107,6 +152,7 @@ FORMULAS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 _DECLARED: dict[tuple[str, str], Callable[[Any], Iterable[Relation]]] = {
     ("torch_geometric.nn.conv.hetero_conv", "HeteroConv"): lambda conv: conv.convs.keys(),
     ("torch_geometric.nn.conv.hgt_conv", "HGTConv"): lambda conv: conv.edge_types,
+    ("torch_geometric.nn.conv.han_conv", "HANConv"): lambda conv: conv.metadata[1],
 }
 """The layers above, and the relations that each was made for."""
 

@@ -127,6 +127,18 @@ def test_types_of_nodes_may_be_missing() -> None:
     assert once() == (1, 0, 0)
 
 
+@pytest.mark.slow
+def test_a_type_of_two_nodes_is_not_taken_for_an_index() -> None:
+    """Whether a tensor has two rows, as an index has, was asked in the trace of features, too, and became a guard."""
+    model = Layers(hetero(sage), 1).double()
+    compiled = graphweave.compile(model)
+    for rows, chosen in ((2, (2,)), (5, (2,)), (2, (1, 2))):
+        x = {**nodes(), "a": features(rows, W, torch.float64, seed=3)}
+        index = {CYCLE[r]: random_graph(SIZES[CYCLE[r][0]] if r == 1 else rows, rows, 7, seed=r) for r in chosen}
+        assert_same(model, compiled, x, index)
+    assert once() == (1, 0, 0)
+
+
 def test_a_loss_inside_reads_one_type() -> None:
     model = Layers(hetero(sage), 1).double()
 
@@ -218,6 +230,39 @@ def test_items_that_are_set_in_a_loop_are_those_that_there_are() -> None:
     for chosen in CALLS[:3]:
         assert_same(model, compiled, nodes(), edges(chosen))
     assert once()[1:] == (0, 0)
+
+
+def own_layer(x: Nodes, edges: Edges) -> Nodes:
+    out = {}
+    for kind in x:
+        out[kind] = x[kind]
+        for (src, _, dst), index in edges.items():
+            if dst == kind:
+                out[kind] = out[kind] + torch.zeros_like(x[kind]).index_add(0, index[1], x[src][index[0]])
+    return out
+
+
+CONV = hetero(sage)().double()
+COMBINED: dict[str, tuple[Callable[[Nodes, Edges], Nodes], int]] = {
+    "own-layer": (own_layer, 3),
+    "sum": (lambda x, e: {"all": torch.stack([rows.sum() for rows in CONV(x, e).values()]).sum()}, 3),
+    "residual": (lambda x, e: {kind: rows + x[kind] for kind, rows in CONV(x, e).items()}, 1),
+    "others": (lambda x, e: {kind: x[kind].sin() for kind, _rows in CONV(x, e).items()}, 1),
+}
+"""Functions, and the number of compilations for three sets of relations."""
+
+
+@pytest.mark.parametrize("name", by_default(COMBINED, "others"))
+def test_what_is_made_of_several_items_is_not_left_out(name: str) -> None:
+    """A sum over items of a dictionary is another sum in calls that lack some of them, and no item less. What a loop
+    over them makes of one item is left out with it."""
+    f, compilations = COMBINED[name]
+    compiled = graphweave.compile(f)
+    for chosen in ((0, 1, 2), (0, 1), (0,)):
+        out, wanted = compiled(nodes(), edges(chosen)), f(nodes(), edges(chosen))
+        assert out.keys() == wanted.keys()
+        torch.testing.assert_close(out, {kind: wanted[kind] for kind in out})
+    assert once() == (compilations, 0, 0)
 
 
 @pytest.mark.slow
