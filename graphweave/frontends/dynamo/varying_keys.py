@@ -79,7 +79,7 @@ class VaryingKeys:
         self._target, self._make = target, make
         self._compiled: Compiled | None = None
         self._known = _KnownKeys()
-        self._refused = False
+        self._refused = self._works = False
         self._flags: dict[bool, list[Tensor]] = {True: [], False: []}
 
     def call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -97,11 +97,14 @@ class VaryingKeys:
         except Exception as error:
             if (why := refusal(error)) is None:
                 raise
-            self._refused = call.existing == ()
+            self._refused = not (self._works and isinstance(error, NotGiven))  # a later call may give what this lacks
             name = getattr(self._target, "__name__", type(self._target).__name__)
             _log.info("%s is compiled for each set of keys: %s", name, why)
             return AS_GIVEN
-        return self._target(*args, **kwargs) if out is NotCompiledYet else _existing(out, iter(call.existing))
+        if out is NotCompiledYet:
+            return self._target(*args, **kwargs)
+        self._works = True
+        return _existing(out, iter(call.existing))
 
     def ask_for(self, args: tuple[object, ...], kwargs: dict[str, object], state: CallerState) -> bool:
         """Let the thread compile for such calls, if their dictionaries lack keys. Returns whether they do."""
