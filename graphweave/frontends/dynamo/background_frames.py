@@ -79,8 +79,9 @@ class FrameToCompile:
     shadows: Shadows
 
 
-Compile = Callable[[UnstartedFrame, Callable[[UnstartedFrame], ConvertFrameReturn]], ConvertFrameReturn]
-"""Compiles a frame under the settings of its function by PyTorch's compiler, which is the second argument."""
+Compile = Callable[[UnstartedFrame, Callable[[UnstartedFrame], ConvertFrameReturn]], ConvertFrameReturn | None]
+"""Compiles a frame under the settings of its function by PyTorch's compiler, which is the second argument. None if the
+function's next call is told why not."""
 
 
 class BackgroundFrames:

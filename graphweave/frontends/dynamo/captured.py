@@ -18,6 +18,7 @@ import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.comptime import comptime
 from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
+from torch._dynamo.types import ConvertFrameReturn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
@@ -337,10 +338,13 @@ class Captured:
             tried = tried[1:]
         raise failed
 
-    def _compile_all_keys_behind(self, frame: UnstartedFrame, compile_frame: Callable[[UnstartedFrame], object]) -> Any:
-        """As `_compile_behind`. That a function cannot be compiled for all keys is no failure: it is told."""
+    def _compile_all_keys_behind(
+        self, frame: UnstartedFrame, compile_frame: Callable[[UnstartedFrame], object]
+    ) -> ConvertFrameReturn | None:
+        """Like `_compile_behind`, but that a function cannot be compiled for all keys is no failure: it is told."""
         try:
-            return self._compile_behind(frame, compile_frame)
+            made: ConvertFrameReturn = self._compile_behind(frame, compile_frame)
+            return made
         except Exception as error:
             if refusal(error) is None:
                 raise

@@ -51,10 +51,10 @@ _MAX_DEPTH = 4
 """Functions are searched for modules to this depth of functions that they call."""
 
 
-class Compiled(Protocol):
+class CompiledForAll(Protocol):
     """A compiled function. A call raises NotCompiledYet while a thread compiles it, and nothing of it has run."""
 
-    def __call__(self, *args: object, **kwargs: object) -> Any: ...
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     def ask_for(self, args: tuple[object, ...], kwargs: dict[str, object], state: CallerState) -> None: ...
 
@@ -65,7 +65,7 @@ class Compiled(Protocol):
 class _CompletedCall:
     """A call of a `compiled` function with all keys, and what it gives of them."""
 
-    compiled: Compiled
+    compiled: CompiledForAll
     call: GivenCall
     args: tuple[object, ...]
     kwargs: dict[str, object]
@@ -74,10 +74,10 @@ class _CompletedCall:
 class VaryingKeys:
     """Calls of one function with dictionaries of relations, completed to all keys known so far."""
 
-    def __init__(self, target: Function, make: Callable[[Function], Compiled]) -> None:
+    def __init__(self, target: Function, make: Callable[[Function], CompiledForAll]) -> None:
         """`make` compiles a function whole, for dictionaries with all keys."""
         self._target, self._make = target, make
-        self._compiled: Compiled | None = None
+        self._compiled: CompiledForAll | None = None
         self._known = _KnownKeys()
         self._refused = self._works = False
         self._flags: dict[bool, list[Tensor]] = {True: [], False: []}

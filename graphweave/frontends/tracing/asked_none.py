@@ -52,7 +52,9 @@ def none_not_asked() -> Iterator[None]:
 
         return answer
 
-    def call_method(self: ConstDictVariable, tx: Translator, name: str, args: Any, kwargs: object) -> object:
+    def call_method(
+        self: ConstDictVariable, tx: Translator, name: str, args: Sequence[VariableTracker], kwargs: object
+    ) -> object:
         if name == "__setitem__" and tx.current_instruction.opname == "MAP_ADD":
             key, item = args
             value = chosen.pop(tx, None)

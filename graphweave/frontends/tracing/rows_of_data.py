@@ -89,7 +89,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return each.new_zeros(length).index_add(0, index, each)
 
 
-def repeat_rows(input: Tensor, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> Tensor:
+def repeat_rows(
+    input: Tensor, repeats: int | torch.SymInt, dim: int | None = None, *, output_size: int | torch.SymInt | None = None
+) -> Tensor:
     """`torch.repeat_interleave` with one number of repeats. PyTorch 2.11 compiles in a size that is given with it, and
     refuses it where data decides it; so it is checked instead."""
     out = torch.repeat_interleave(input, repeats, dim)
