@@ -277,11 +277,10 @@ class Captured:
         frame = self._frame_of(args, kwargs)
         if frames.must_compile_here(frame):
             return _COMPILE_HERE
-        if self._all_keys:
-            frames.ask_for(frame, CallerState(), Shadows(self._target), {})
-            raise NotCompiledYet
-        out = self._target(*given, **given_by_name)
+        out = None if self._all_keys else self._target(*given, **given_by_name)
         frames.ask_for(frame, CallerState(), Shadows(self._target), {})
+        if self._all_keys:
+            raise NotCompiledYet
         return out
 
     def ask_for(
@@ -291,8 +290,7 @@ class Captured:
         if self._varying is not None and self._varying.ask_for(args, kwargs, state):
             return
         self._sparse_places = places_of(self._target)
-        plain = self._all_keys and are_as_traced()
-        plain = plain or not places_in((*args, *kwargs.values()))
+        plain = (self._all_keys and are_as_traced()) or not places_in((*args, *kwargs.values()))
         if self._frames is not None and not self._sparse_places and plain:
             traced = {name: as_traced(arg) for name, arg in kwargs.items()}
             frame = self._frame_of(tuple(map(as_traced, args)), traced)

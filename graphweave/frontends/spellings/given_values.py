@@ -133,7 +133,7 @@ class _Conditions:
         elif node.target is existing_as:
             x, before = _operands(node)
             known = self._of(before)
-            must = {(w if w or (w, e) in known else frozenset({ALWAYS}), e) for w, e in self._of(x)}
+            must = {(w if w or (w, e) in known else _IN_ALL_CALLS, e) for w, e in self._of(x)}
             self._replace(node, x, frozenset(must))
         elif node.target is given_with_any:
             x, witnesses = _operands(node)

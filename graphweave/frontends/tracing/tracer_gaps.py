@@ -13,10 +13,12 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FunctionType
 from typing import Any
 
 import sympy
 import torch
+from torch import Tensor
 from torch._dynamo import guards, variables
 from torch._dynamo.bytecode_transformation import Instruction
 from torch._dynamo.guards import GuardBuilder
@@ -197,61 +199,49 @@ def _counts_classes(original: Replaced) -> Replaced:
     return call_function
 
 
-def _counts_numbers(original: Replaced) -> Replaced:
-    """`torch.bincount`: its formula is traced."""
+def _function_as(
+    function: Callable[..., Tensor],
+    formula: Callable[..., Tensor],
+    meant: Callable[[Args, Kwargs], bool] = lambda *_: True,
+) -> Callable[[Replaced], Replaced]:
+    """A call of `function` that is `meant`: its formula is traced, in which the function means PyTorch's own."""
+    assert isinstance(formula, FunctionType)
+    own = formula.__code__
 
-    def call_function(
-        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
-    ) -> VariableTracker:
-        if self.value is not torch.bincount or tx.f_code is bincount.__code__:  # the formula means PyTorch's own
-            return original(self, tx, args, kwargs)
-        return _traced(bincount).call_function(tx, list(args), kwargs)
+    def gap(original: Replaced) -> Replaced:
+        def call_function(
+            self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
+        ) -> VariableTracker:
+            if self.value is not function or tx.f_code is own or not meant(args, kwargs):
+                return original(self, tx, args, kwargs)
+            return _traced(formula).call_function(tx, list(args), kwargs)
 
-    return call_function
+        return call_function
 
-
-def _counts_own_numbers(original: Replaced) -> Replaced:
-    """`index.bincount()`."""
-
-    def call_method(
-        self: variables.TensorVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
-    ) -> VariableTracker:
-        if name != "bincount":
-            return original(self, tx, name, args, kwargs)
-        return _traced(bincount).call_function(tx, [self, *args], kwargs)
-
-    return call_method
+    return gap
 
 
-def _repeats_rows(original: Replaced) -> Replaced:
-    """`torch.repeat_interleave(x, 2, output_size=n)`: its formula is traced."""
+def _method_as(
+    method: str, formula: Callable[..., Tensor], meant: Callable[[Args, Kwargs], bool] = lambda *_: True
+) -> Callable[[Replaced], Replaced]:
+    """A call of a tensor's `method` that is `meant`, of the tensor and the arguments: its formula is traced."""
 
-    def call_function(
-        self: variables.TorchInGraphFunctionVariable, tx: InstructionTranslatorBase, args: Args, kwargs: Kwargs
-    ) -> VariableTracker:
-        if self.value is not torch.repeat_interleave or not _repeats_equally(args, kwargs, at=1):
-            return original(self, tx, args, kwargs)
-        return _traced(repeat_rows).call_function(tx, list(args), kwargs)
+    def gap(original: Replaced) -> Replaced:
+        def call_method(
+            self: variables.TensorVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
+        ) -> VariableTracker:
+            if name != method or not meant([self, *args], kwargs):
+                return original(self, tx, name, args, kwargs)
+            return _traced(formula).call_function(tx, [self, *args], kwargs)
 
-    return call_function
+        return call_method
 
-
-def _repeats_own_rows(original: Replaced) -> Replaced:
-    """`x.repeat_interleave(2, output_size=n)`."""
-
-    def call_method(
-        self: variables.TensorVariable, tx: InstructionTranslatorBase, name: str, args: Args, kwargs: Kwargs
-    ) -> VariableTracker:
-        if name != "repeat_interleave" or not _repeats_equally(args, kwargs, at=0):
-            return original(self, tx, name, args, kwargs)
-        return _traced(repeat_rows).call_function(tx, [self, *args], kwargs)
-
-    return call_method
+    return gap
 
 
-def _repeats_equally(args: Args, kwargs: Kwargs, at: int) -> bool:
-    """Whether a call repeats all rows equally often, the argument `at` times, and says how many rows that makes."""
-    repeats = args[at] if len(args) > at else kwargs.get("repeats")
+def _repeats_equally(args: Args, kwargs: Kwargs) -> bool:
+    """Whether `torch.repeat_interleave` repeats all rows equally often, and is told how many rows that makes."""
+    repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
     size = kwargs.get("output_size")
     if repeats is None or size is None or (size.is_python_constant() and size.as_python_constant() is None):
         return False
@@ -468,10 +458,14 @@ _GAPS: tuple[tuple[Any, str, Callable[[Replaced], Replaced]], ...] = (
     (getattr(variables.lists, "SizeVariable", None), "__init__", _reads_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _asks_no_rows),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _counts_classes),
-    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _counts_numbers),
-    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _repeats_rows),
-    (variables.TensorVariable, "call_method", _counts_own_numbers),
-    (variables.TensorVariable, "call_method", _repeats_own_rows),
+    (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", _function_as(torch.bincount, bincount)),
+    (
+        getattr(variables, "TorchInGraphFunctionVariable", None),
+        "call_function",
+        _function_as(torch.repeat_interleave, repeat_rows, _repeats_equally),
+    ),
+    (variables.TensorVariable, "call_method", _method_as("bincount", bincount)),
+    (variables.TensorVariable, "call_method", _method_as("repeat_interleave", repeat_rows, _repeats_equally)),
     (variables.TensorVariable, "call_method", _infers_sizes),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", keeps_graphs),
     (getattr(variables, "TorchInGraphFunctionVariable", None), "call_function", makes_leaves),

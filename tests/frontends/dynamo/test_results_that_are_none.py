@@ -12,7 +12,18 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import graphweave
-from tests.frontends.dynamo.test_varying_keys import CALLS, CYCLE, SIZES, W, edges, hetero, once, sage
+from tests.frontends.dynamo.test_varying_keys import (
+    CALLS,
+    CYCLE,
+    SIZES,
+    Edges,
+    Nodes,
+    W,
+    edges,
+    hetero,
+    once,
+    sage,
+)
 from tests.frontends.dynamo.test_varying_keys import nodes as nodes_of_abc
 from tests.support import by_default, features
 
@@ -21,9 +32,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:There exist node types:UserWarning"),  # types that nobody sends to
 ]
 
-Relation = tuple[str, str, str]
-Nodes = dict[str, Tensor]
-Edges = dict[Relation, Tensor]
 Results = dict[str, Tensor | None]
 
 
