@@ -135,7 +135,7 @@ class Bench:
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     dgl: str | None = None
     slow: float = float("inf")
-    slow_repeats: int = 1
+    slow_repeats: int = 3
     columns: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = field(default_factory=dict)
     show: Callable[[Mapping[str, Any], Namespace], None] | None = None
 

@@ -139,7 +139,7 @@ BENCH = Bench(
     "bench.udf", __doc__, cases,
     {"layers": Among(LAYERS), "graphs": Among(GRAPHS, ("rmat-ppi", "rmat")), "modes": Among(MODES),
      "data_dir": data_dir()},
-    apart=True, repeats=20, timeout=600.0, dgl="bench.dgl_specs", slow=1.0, slow_repeats=3, show=show,
+    apart=True, repeats=20, timeout=600.0, dgl="bench.dgl_specs", slow=1.0, show=show,
 )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 BENCH = Bench(
     "bench.papers.models", __doc__, cases,
     {"spec": "", "mode": "train", "peers": ("",), "counted": False, "budget": "", "data_dir": data_dir()},
-    apart=True, environment=ENVIRONMENT, dgl="bench.dgl_specs", slow=1.0, slow_repeats=3, timeout=600.0,
+    apart=True, environment=ENVIRONMENT, dgl="bench.dgl_specs", slow=1.0, timeout=600.0,
 )  # fmt: skip
 
 
