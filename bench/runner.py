@@ -60,13 +60,13 @@ class Measuring:
                 try:
                     started[peer] = self._start(peer)
                     found[peer] = self._first(peer, started[peer])
+                    if self._is_slow(peer, found[peer]):
+                        self._time({peer: started[peer]}, found, self._bench.slow_repeats, warmup=0)
                 except (PlayerLost, OSError) as problem:
                     found[peer] = {"status": str(problem)}
-            right = {peer: one for peer, one in started.items() if found[peer]["status"] == "ok"}
-            self._turns(right, found)
-            if self._case.notes is not None:
-                for peer, one in right.items():
-                    found[peer].update(self._noted(one))
+                if peer in started and (found[peer]["status"] != "ok" or "median" in found[peer]):
+                    started.pop(peer).close()  # others may need its memory
+            self._time(started, found, self._options.repeats)
         finally:
             for one in started.values():
                 one.close()
@@ -102,15 +102,19 @@ class Measuring:
         finally:
             one.close()
 
-    def _turns(self, right: Mapping[str, Answering], found: dict[str, dict[str, Any]]) -> None:
+    def _is_slow(self, peer: str, answer: Mapping[str, Any]) -> bool:
+        right = answer["status"] == "ok" and peer != self._bench.base
+        return right and bool(answer["warm"] > self._bench.slow)
+
+    def _time(
+        self, peers: Mapping[str, Answering], found: dict[str, dict[str, Any]], repeats: int, warmup: int = 2
+    ) -> None:
         settle = SETTLE_SECONDS if self._bench.apart or self._bench.dgl is not None else 0.0
-        own = self._bench.base
-        slow = {peer: one for peer, one in right.items() if peer != own and found[peer]["warm"] > self._bench.slow}
-        quick = {peer: one for peer, one in right.items() if peer not in slow}
-        timed = take_turns(quick, repeats=self._options.repeats, settle=settle)
-        timed |= take_turns(slow, repeats=self._bench.slow_repeats, warmup=0, settle=settle)
-        for peer, timing in timed.items():
+        for peer, timing in take_turns(peers, repeats=repeats, warmup=warmup, settle=settle).items():
             found[peer].update(timing)
+        if self._case.notes is not None:
+            for peer, one in peers.items():
+                found[peer].update(self._noted(one))
 
     def _first(self, peer: str, one: Answering) -> dict[str, Any]:
         told = one.ask("first")

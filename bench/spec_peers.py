@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import graphweave
@@ -82,6 +83,9 @@ ENVIRONMENT = {
 }
 """Variables that are added for a peer's process."""
 
+PIECE = 2**18
+"""Edges that `ExactAlong` takes at a time."""
+
 TAKES_SPARSE = ("gcn", "sage", "gin")
 """Layers that PyG computes as a product with a sparse matrix, if they get a SparseTensor."""
 
@@ -100,7 +104,31 @@ class PygAlong(pyg.MessagePassing):
         return x_j * weight[:, None]
 
     def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
-        return (left[index[0]] * right[index[1]]).sum(-1)
+        return _dot(left, right, *index)
+
+
+class ExactAlong:
+    """`Along` in float64 for `PIECE` edges at a time, whose messages are computed again in the backward pass: all at
+    once need more memory than what they judge. An index is an edge index [2, E]."""
+
+    def total(self, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
+        pieces = zip(index.split(PIECE, 1), weight.split(PIECE), strict=True)
+        out = x.new_zeros(rows, x.size(1))
+        for (src, dst), part in pieces:
+            out = out + checkpoint(_total, x, src, dst, part, rows, use_reentrant=False)
+        return out
+
+    def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
+        pieces = index.split(PIECE, 1)
+        return torch.cat([checkpoint(_dot, left, right, src, dst, use_reentrant=False) for src, dst in pieces])
+
+
+def _total(x: Tensor, src: Tensor, dst: Tensor, weight: Tensor, rows: int) -> Tensor:
+    return x.new_zeros(rows, x.size(1)).index_add(0, dst, x[src] * weight[:, None])
+
+
+def _dot(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return (left[src] * right[dst]).sum(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +151,7 @@ def _task(spec: Spec, folder: Path, wide: bool, seed: int) -> Built:
         if isinstance(one, tasks.Edges):
             arrays[f"sides.{i}"] = torch.tensor([one.sources, one.destinations])
     torch.manual_seed(seed)
-    module = tasks.module_of(spec, PygAlong())
+    module = tasks.module_of(spec, ExactAlong() if wide else PygAlong())
     if wide:
         module = module.double()
         inputs = [value.double() if value.is_floating_point() else value for value in inputs]

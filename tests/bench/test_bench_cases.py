@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import weakref
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,30 @@ def test_peers_of_dgl_slow_ones_and_refused_ones_are_results(tmp_path: Path) -> 
     assert found["eager"]["repeats"] == 3
     assert found["graphweave"] == {"status": "too large"}
     assert str(found["dgl"]["status"]).startswith("needs DGL: python of --dgl-python is absent")
+
+
+def test_the_memory_of_a_slow_peer_is_free_before_the_next_one_starts(tmp_path: Path) -> None:
+    class Twice:
+        def __call__(self) -> Tensor:
+            return torch.ones(3) * 2
+
+    alive: weakref.WeakValueDictionary[str, Twice] = weakref.WeakValueDictionary()
+    before: dict[str, list[str]] = {}
+
+    def started(peer: str) -> Step:
+        before.setdefault(peer, list(alive))
+        alive[peer] = step = Twice()
+        return step
+
+    names = ("eager", "graphweave", "other")
+
+    def cases(options: Namespace) -> Iterator[Case]:
+        yield Case("twice", lambda: {peer: partial(started, peer) for peer in names}, names, Check(1e-6))
+
+    bench = Bench("bench.twice", None, cases, repeats=2, threads=torch.get_num_threads(), slow=0.0)
+    _, results = recorded(bench, tmp_path / "a.json")
+    assert before == {"eager": [], "graphweave": [], "other": ["graphweave"]}
+    assert [results["twice"][peer]["repeats"] for peer in names] == [3, 2, 3]
 
 
 def test_a_peer_of_another_function_has_a_reference_of_its_own(tmp_path: Path) -> None:

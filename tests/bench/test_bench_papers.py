@@ -12,7 +12,7 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.nn import GATConv
 
 import graphweave
@@ -27,7 +27,7 @@ from bench.papers.draw import draw, figure_of, file_of
 from bench.papers.page import FIGURES, file, pages, panels_of
 from bench.papers.session import Session
 from bench.papers.show import lines, number
-from bench.spec_peers import CHECK, WITHIN, PygAlong, build, built
+from bench.spec_peers import CHECK, WITHIN, ExactAlong, PygAlong, build, built
 from bench.specs import Spec, spec_of
 from bench.steps import result_of
 from bench.workloads import ConcatenatedGat, Layers, OnPoints
@@ -234,23 +234,38 @@ TASKS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", TASKS, ids=lambda spec: spec.layer)
-def test_models_of_dgls_paper_compile_to_the_same_loss_and_gradients(spec: Spec) -> None:
+def loss_and_gradients(run: Any, module: nn.Module, spec: Spec) -> list[Tensor]:
     inputs = [
         one.index if isinstance(one, tasks.Edges) else one.double() if one.is_floating_point() else one
         for one in tasks.inputs_of(spec, ring)
     ]
+    module.zero_grad()
+    loss = run(*inputs)
+    loss.backward()
+    return [loss.detach(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
+
+
+def double_of(spec: Spec, along: tasks.Along) -> nn.Module:
     torch.manual_seed(0)
-    module = tasks.module_of(spec, PygAlong()).double()
-    results = []
-    for run in (module, graphweave.compile(module)):
-        module.zero_grad()
-        loss = run(*inputs)
-        loss.backward()
-        results.append([loss.detach(), *(p.grad.clone() for p in module.parameters())])
-    for got, want in zip(*results, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    return tasks.module_of(spec, along).double()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", TASKS, ids=lambda spec: spec.layer)
+def test_models_of_dgls_paper_compile_to_the_same_loss_and_gradients(spec: Spec) -> None:
+    module = double_of(spec, PygAlong())
+    want, got = (loss_and_gradients(run, module, spec) for run in (module, graphweave.compile(module)))
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", TASKS, ids=lambda spec: spec.layer)
+def test_what_judges_models_of_dgls_paper_takes_some_edges_at_a_time(
+    spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.spec_peers.PIECE", 7)
+    whole, pieces = (double_of(spec, along) for along in (PygAlong(), ExactAlong()))
+    want, got = (loss_and_gradients(module, module, spec) for module in (whole, pieces))
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
 def test_the_loss_of_weighted_relations_is_that_of_its_formula() -> None:
