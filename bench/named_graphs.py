@@ -9,7 +9,6 @@ and reddit, which have skewed degrees, are R-MAT graphs of equal average degree.
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from bench import graphs
 from bench.graphs import Workload, knn_clouds, workload_of
 from bench.relational_graphs import kept_path
+from graphweave.core.whole_file import written_whole
 from graphweave.data import npz, rmat
 
 UNIFORM = {"uniform-99.95": 0.0005, "uniform-99.5": 0.005, "uniform-95": 0.05}
@@ -122,9 +122,8 @@ def kept_rmat(nodes: int, edges: int) -> Tensor:
         index: Tensor = torch.load(path)
         return index
     index = rmat(nodes, edges)
-    partial = path.with_suffix(f".{os.getpid()}")
-    torch.save(index, partial)
-    partial.replace(path)
+    with written_whole(path) as partial:
+        torch.save(index, partial)
     return index
 
 

@@ -7,7 +7,6 @@ graph of millions of edges fits into memory.
 from __future__ import annotations
 
 import math
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from bench import relational_graphs, relational_models
 from bench.relational_graphs import FEATURES, Case, kept_path
 from bench.relational_models import SLOPE
+from graphweave.core.whole_file import written_whole
 
 Weights = Mapping[str, Tensor]
 
@@ -150,9 +150,8 @@ def kept_reference(model: str, graph: str, case: Case, weights: Weights, *, with
     path = kept_path(f"{_prefix(model, graph)}{within}-{FEATURES}-{_code()}.npz")
     if not path.is_file():
         found = reference(model, case, weights, within=within)
-        partial = path.with_name(f"{os.getpid()}-{path.name}")
-        np.savez(partial, **{name: value.numpy() for name, value in found.items()})  # type: ignore[arg-type]
-        partial.replace(path)
+        with written_whole(path) as partial, partial.open("wb") as file:
+            np.savez(file, **{name: value.numpy() for name, value in found.items()})  # type: ignore[arg-type]
         return found
     with np.load(path) as arrays:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}

@@ -95,7 +95,8 @@ def test_a_figure_of_the_page_is_honest_and_legible(name: str) -> None:
     figure = figure_of(drawn_panels()[name])
     assert figure is not None
     figure.canvas.draw()
-    axis, *_ = figure.axes  # a heat map has its scale, too
+    axis, *scales = figure.axes
+    assert len(scales) == len(axis.images)  # that of a heat map
     bars = [bar for group in axis.containers for bar in group]
     if bars:
         assert axis.get_xscale() == "linear" and axis.get_xlim()[0] == 0
@@ -241,10 +242,8 @@ def loss_and_gradients(run: Any, module: nn.Module, spec: Spec) -> list[Tensor]:
         one.index if isinstance(one, tasks.Edges) else one.double() if one.is_floating_point() else one
         for one in tasks.inputs_of(spec, ring)
     ]
-    module.zero_grad()
     loss = run(*inputs)
-    loss.backward()
-    return [loss.detach(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
+    return [loss.detach(), *torch.autograd.grad(loss, list(module.parameters()))]
 
 
 def double_of(spec: Spec, along: tasks.Along) -> nn.Module:

@@ -193,14 +193,17 @@ ASKS: dict[str, Callable[[Results, Nodes], object]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ASKS)
-def test_other_questions_are_compiled_for_each_set_of_keys(name: str) -> None:
-    model = Layers(ASKS[name])
+def assert_compiled_for_each_set_of_keys(model: nn.Module) -> None:
     compiled = graphweave.compile(model)
     for chosen in CALLS[:3]:
         assert_same(model, compiled, chosen)
     assert once()[1:] == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ASKS)
+def test_other_questions_are_compiled_for_each_set_of_keys(name: str) -> None:
+    assert_compiled_for_each_set_of_keys(Layers(ASKS[name]))
 
 
 @pytest.mark.slow
@@ -222,11 +225,7 @@ def test_weights_of_relations_are_compiled_for_each_set_of_keys() -> None:
             out, weights = self.conv(x, relations, return_semantic_attention_weights=True)
             return {**out, **{f"{kind}'s": w for kind, w in weights.items()}}
 
-    model = Weights()
-    compiled = graphweave.compile(model)
-    for chosen in CALLS[:3]:
-        assert_same(model, compiled, chosen)
-    assert once()[1:] == (0, 0)
+    assert_compiled_for_each_set_of_keys(Weights())
 
 
 @pytest.mark.slow
