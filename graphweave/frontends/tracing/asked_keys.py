@@ -91,7 +91,7 @@ def keys_not_asked() -> Iterator[None]:
     those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing.
 
     Where a dictionary is put over another one (`{**x, **out}`, `x | out`, `x.update(out)`), items of the latter stay in
-    calls in which the former has none: `existing_or` says so in the graph. An item that is set by itself must exist, and so
+    calls in which the former has none: `existing_or` says so in the graph. An item that is set by itself must exist. So
     must all items of a dictionary whose keys are taken without them, as in `for key in out`."""
     kept: dict[str, Callable[..., Any]] = {}
 
