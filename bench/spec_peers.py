@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import graphweave
 from bench.case import EXACT, Case, Check, Peers
+from bench.exact_layers import ExactAlong, dot, exact
 from bench.named_graphs import edges_of, workload
 from bench.papers import tasks
 from bench.specs import USER_DEFINED, Spec, spec_of
@@ -83,9 +83,6 @@ ENVIRONMENT = {
 }
 """Variables that are added for a peer's process."""
 
-PIECE = 2**18
-"""Edges that `ExactAlong` takes at a time."""
-
 TAKES_SPARSE = ("gcn", "sage", "gin")
 """Layers that PyG computes as a product with a sparse matrix, if they get a SparseTensor."""
 
@@ -104,31 +101,7 @@ class PygAlong(pyg.MessagePassing):
         return x_j * weight[:, None]
 
     def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
-        return _dot(left, right, *index)
-
-
-class ExactAlong:
-    """`Along` in float64 for `PIECE` edges at a time, whose messages are computed again in the backward pass: all at
-    once need more memory than what they judge. An index is an edge index [2, E]."""
-
-    def total(self, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
-        pieces = zip(index.split(PIECE, 1), weight.split(PIECE), strict=True)
-        out = x.new_zeros(rows, x.size(1))
-        for (src, dst), part in pieces:
-            out = out + checkpoint(_total, x, src, dst, part, rows, use_reentrant=False)
-        return out
-
-    def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
-        pieces = index.split(PIECE, 1)
-        return torch.cat([checkpoint(_dot, left, right, src, dst, use_reentrant=False) for src, dst in pieces])
-
-
-def _total(x: Tensor, src: Tensor, dst: Tensor, weight: Tensor, rows: int) -> Tensor:
-    return x.new_zeros(rows, x.size(1)).index_add(0, dst, x[src] * weight[:, None])
-
-
-def _dot(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    return (left[src] * right[dst]).sum(-1)
+        return dot(left, right, *index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +159,7 @@ def _layers(spec: Spec, folder: Path, writing: str, wide: bool, seed: int) -> Bu
         model = {"udf": LAYERS, "builtin": BUILTIN}[writing][name](spec.inputs)
         model.load_state_dict(weights)
     if wide:
-        work, model = work.double(), model.double()
+        work, model = work.double(), exact(model.double())
     if not udf:
         return Built(model, work.inputs, WithLoss(model), (work.y, *work.inputs), arrays)
     over: Any = work.edge_index if writing == "pyg" else graph_of(name, work.edge_index, work.x)

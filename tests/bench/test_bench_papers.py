@@ -20,6 +20,7 @@ from bench import spec_peers
 from bench.batches import LinkLoss
 from bench.case import EXACT
 from bench.common import machine
+from bench.exact_layers import ExactAlong
 from bench.papers import hector, tasks
 from bench.papers.__main__ import PAPERS, main, parse, plan
 from bench.papers.cells import OURS, Cell, Panel, panel_of
@@ -27,7 +28,7 @@ from bench.papers.draw import draw, figure_of, file_of
 from bench.papers.page import FIGURES, file, pages, panels_of
 from bench.papers.session import Session
 from bench.papers.show import lines, number
-from bench.spec_peers import CHECK, WITHIN, ExactAlong, PygAlong, build, built
+from bench.spec_peers import CHECK, WITHIN, PygAlong, build, built
 from bench.specs import Spec, spec_of
 from bench.steps import result_of
 from bench.workloads import ConcatenatedGat, Layers, OnPoints
@@ -263,10 +264,28 @@ def test_models_of_dgls_paper_compile_to_the_same_loss_and_gradients(spec: Spec)
 def test_what_judges_models_of_dgls_paper_takes_some_edges_at_a_time(
     spec: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.spec_peers.PIECE", 7)
+    monkeypatch.setattr("bench.exact_layers.PIECE", 7)
     whole, pieces = (double_of(spec, along) for along in (PygAlong(), ExactAlong()))
     want, got = (loss_and_gradients(module, module, spec) for module in (whole, pieces))
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("layer", ["gcn", "sage", "gin", "monet", "gat"])
+def test_what_judges_layers_stores_no_messages_and_computes_the_same(
+    layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.exact_layers.PIECE", 7)
+    spec = Spec(layer, "tiny", 5, (8, 4), heads=2 if layer == "gat" else 1)
+    own, judge = built(spec, Path()), built(spec, Path(), wide=True)
+    layers: Any = judge.model.layers
+    assert all("propagate" in vars(one) for one in layers)
+    edges = own.loss_inputs[2]
+    assert edges.unique(dim=1).size(1) < edges.size(1), "no edge occurs twice"
+    want = own.loss.double()(*(v.double() if v.is_floating_point() else v for v in own.loss_inputs))
+    got = judge.loss(*judge.loss_inputs)
+    grads = [torch.autograd.grad(loss, list(one.model.parameters())) for loss, one in ((want, own), (got, judge))]
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-10, atol=1e-13)
 
 
 def test_the_loss_of_weighted_relations_is_that_of_its_formula() -> None:

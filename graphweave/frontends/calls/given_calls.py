@@ -64,7 +64,7 @@ def _existing_or(x: Tensor, otherwise: Tensor) -> Tensor:
 
 
 def _existing(x: Tensor) -> Tensor:
-    """`x`, which must exist: an item that the user's code has looked up by its key."""
+    """`x`, which must exist: an item that the user's code has looked up by its key, or whose key it has taken."""
     return x
 
 

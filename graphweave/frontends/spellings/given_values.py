@@ -7,7 +7,7 @@ that eager mode computes. A value computed of others needs what these need, exce
 - `where_given` picks another number in calls that do not give its witnesses. So its result needs what its operand
   needs only in calls that do;
 - `existing_or` picks another value in calls in which its operand does not exist;
-- `existing` must exist, and eager mode raises an error in other calls;
+- `existing` must exist for any result, and eager mode raises an error or goes another way in other calls;
 - `none_without` is None in calls that give no witness. As a result it is None there, `not_none` of it does not exist
   there, and for anything else it must not be None, as for eager mode;
 - a concatenation, or a sum of sizes, is the same without an operand that has no rows if its key is not given.
@@ -113,6 +113,7 @@ class _Conditions:
         self.numbers: dict[fx.Node, list[int]] = {}  # a value that is a result -> its numbers as one
         self.closed_by: dict[Edge, Gate] = {}
         self._needs: dict[fx.Node, _Clauses] = {}
+        self._must_exist: set[Clause] = set()  # what must hold for any result
         self._none_without: dict[fx.Node, frozenset[int]] = {}  # a value that is None unless one of the flags is given
         self._written: dict[int, _Clauses] = {}  # storage -> what writes to it have added
         self._inputs = {s for n in graph.find_nodes(op="placeholder") for s in storages(n)}
@@ -129,12 +130,14 @@ class _Conditions:
             self._visit_existing_or(node)
         elif node.target is existing:
             (x,) = _operands(node)
-            self._replace(node, x, frozenset((_IN_ALL_CALLS if w <= _MIXED else w, e) for w, e in self._of(x)))
+            must = frozenset((_IN_ALL_CALLS if w <= _MIXED else w, e) for w, e in self._of(x))
+            self._must_exist.update(must)
+            self._replace(node, x, must)
         elif node.target is existing_as:
             x, before = _operands(node)
             known = self._of(before)
-            must = {(w if w or (w, e) in known else _IN_ALL_CALLS, e) for w, e in self._of(x)}
-            self._replace(node, x, frozenset(must))
+            told = {(w if w or (w, e) in known else _IN_ALL_CALLS, e) for w, e in self._of(x)}
+            self._replace(node, x, frozenset(told))
         elif node.target is given_with_any:
             x, witnesses = _operands(node)
             flags = frozenset(flag for w in witnesses for flag in self._flags_of(w))
@@ -213,6 +216,7 @@ class _Conditions:
         x, number, may_be_absent = _operands(node)
         flags = self._none_without.get(x) if may_be_absent else None
         clauses = self._of(x) if flags is None else self._if_not_none(x)
+        clauses |= self._must_exist
         needs = tuple((bits(w - _MIXED | _IN_ALL_CALLS if w else w), bits(either)) for w, either in clauses)
         self.results[number] = ResultNeeds(needs, bool(may_be_absent), None if flags is None else bits(flags))
         self.numbers.setdefault(x, []).append(number)

@@ -15,10 +15,13 @@ from graphweave.core.lines import is_library
 from graphweave.frontends.tracing.call_under_way import under_way
 
 _METHODS = frozenset({"__contains__", "__len__", "get", "pop", "popitem", "setdefault"})
+_OF_KEYS = frozenset({"__iter__", "__reversed__", "keys"})
 _CHANGES = {"update": "existing_or", "__setitem__": "existing_as"}
 """Methods that change items, and graphweave's operators that say what becomes of an item that was there before."""
 _QUESTIONS = ("sq_contains", "mp_length")
 """Methods of Dynamo's dictionaries behind `in` and `len`; in some versions of PyTorch these are calls of methods."""
+_WALKS = ("tp_iter_impl", "unpack_var_sequence")
+"""Methods of Dynamo's dictionaries that give the keys, as `for key in x` does."""
 
 
 _OF_MODELS = "<eval_with_key>"
@@ -56,6 +59,23 @@ def _existing(items: ConstDictVariable, tx: Translator, found: VariableTracker) 
     return told
 
 
+def _of_varying_keys(items: ConstDictVariable, tx: Translator) -> bool:
+    """Whether the user's code has this dictionary, which has a key that some calls do not give."""
+    call = under_way.get()
+    path = tx.f_code.co_filename
+    if call is None or (is_library(path) and not path.startswith(_OF_MODELS)):
+        return False
+    varying = call.arguments[0][0]
+    return any(key.vt.is_python_constant() and key.vt.as_python_constant() in varying for key in items.items)
+
+
+def _all_existing(items: ConstDictVariable, tx: Translator) -> None:
+    """All items of a dictionary must exist from here on, since the user's code takes its keys without the items."""
+    if _of_varying_keys(items, tx):
+        told = {key: marked(tx, "existing", value) for key, value in items.items.items() if are_tensors(value)}
+        items.items.update(told)
+
+
 def marked(tx: Translator, op: str, *values: VariableTracker) -> VariableTracker:
     """The first of some values, with what an operator of graphweave's says of it."""
     return VariableTracker.build(tx, getattr(torch.ops.graphweave, op).default).call_function(tx, [*values], {})
@@ -71,21 +91,19 @@ def keys_not_asked() -> Iterator[None]:
     those that calls give in part. Layers of PyG ask, too, but compute nothing in place of what is missing.
 
     Where a dictionary is put over another one (`{**x, **out}`, `x | out`, `x.update(out)`), items of the latter stay in
-    calls in which the former has none: `existing_or` says so in the graph. An item that is set by itself must exist."""
+    calls in which the former has none: `existing_or` says so in the graph. An item that is set by itself must exist. So
+    must all items of a dictionary whose keys are taken without them, as in `for key in out`."""
     kept: dict[str, Callable[..., Any]] = {}
 
     def asks(self: ConstDictVariable, tx: Translator) -> None:
-        call = under_way.get()
-        path = tx.f_code.co_filename
-        if call is None or (is_library(path) and not path.startswith(_OF_MODELS)):
-            return
-        varying = call.arguments[0][0]
-        if any(key.vt.is_python_constant() and key.vt.as_python_constant() in varying for key in self.items):
+        if _of_varying_keys(self, tx):
             raise KeysAsked("the function asks which keys a dictionary has, which differ from call to call")
 
     def method(self: ConstDictVariable, tx: Translator, name: str, *args: object, **kwargs: object) -> object:
         if name in _METHODS:
             asks(self, tx)
+        if name in _OF_KEYS:
+            _all_existing(self, tx)
         with _telling_of_changes(_CHANGES.get(name), self, tx):
             found = kept["call_method"](self, tx, name, *args, **kwargs)
         return _existing(self, tx, found) if name == "__getitem__" else found
@@ -104,11 +122,19 @@ def keys_not_asked() -> Iterator[None]:
 
         return asked
 
+    def walk(name: str) -> Callable[..., object]:
+        def walked(self: ConstDictVariable, tx: Translator) -> object:
+            _all_existing(self, tx)
+            return kept[name](self, tx)
+
+        return walked
+
     changes = {
         "call_method": method,
         _SETS: sets_item,
         _GETS: gets_item,
         **{name: question(name) for name in _QUESTIONS},
+        **{name: walk(name) for name in _WALKS},
     }
     names = [name for name in changes if name in vars(ConstDictVariable)]
     kept |= {name: vars(ConstDictVariable)[name] for name in names}

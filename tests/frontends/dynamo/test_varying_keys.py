@@ -251,11 +251,15 @@ COMBINED: dict[str, tuple[Callable[[Nodes, Edges], Nodes], int]] = {
     "sum": (lambda x, e: {"all": torch.stack([rows.sum() for rows in CONV(x, e).values()]).sum()}, 3),
     "residual": (lambda x, e: {kind: rows + x[kind] for kind, rows in CONV(x, e).items()}, 1),
     "others": (lambda x, e: {kind: x[kind].sin() for kind, _rows in CONV(x, e).items()}, 1),
+    "keys": (lambda x, e: {kind: x[kind].sin() for kind in CONV(x, e)}, 3),
+    "keys, by a method": (lambda x, e: {kind: x[kind].sin() for kind in sorted(CONV(x, e).keys())}, 3),
+    "keys, by reversed": (lambda x, e: {kind: x[kind].sin() for kind in reversed(CONV(x, e))}, 3),
+    "keys that are given": (lambda x, e: CONV({kind: x[kind].sin() for kind in x}, e), 1),
 }
 """Functions, and the number of compilations for three sets of relations."""
 
 
-@pytest.mark.parametrize("name", by_default(COMBINED, "others"))
+@pytest.mark.parametrize("name", by_default(COMBINED, "others", "keys"))
 def test_what_is_made_of_several_items_is_not_left_out(name: str) -> None:
     """A sum over items of a dictionary is another sum in calls that lack some of them, and no item less. What a loop
     over them makes of one item is left out with it."""

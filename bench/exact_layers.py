@@ -1,0 +1,129 @@
+"""What judges results in float64 where all messages at once do not fit: sums over edges without messages, or in pieces.
+
+The sum over the edges (s, t, w) of w x[s], for each destination t, is the product of the sparse matrix A with A[t, s] =
+w and of x; its gradient by x is the product with the transposed matrix. Both are PyTorch's products of a CSR matrix,
+in which an edge that occurs twice has two entries. Other messages are computed for `PIECE` edges at a time, and again
+in the backward pass.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import torch
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.utils import degree
+
+PIECE = 2**18
+"""Edges that are taken at a time."""
+
+WEIGHTED_SUMS = (pyg.GCNConv, pyg.SAGEConv, pyg.GINConv)
+"""Layers whose message is a row of `x`, or that row times the number `edge_weight`, which needs no gradient."""
+
+IN_PIECES = {pyg.GMMConv: "edge_attr", pyg.GATConv: "alpha"}
+"""Layers whose message takes a row of `x` and a row of this argument, which has one for each edge."""
+
+
+class ExactAlong:
+    """`Along` of bench/papers/tasks.py. An index is an edge index [2, E]."""
+
+    def total(self, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
+        pieces = zip(index.split(PIECE, 1), weight.split(PIECE), strict=True)
+        out = x.new_zeros(rows, x.size(1))
+        for (src, dst), part in pieces:
+            out = out + checkpoint(_total, x, src, dst, part, rows, use_reentrant=False)
+        return out
+
+    def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
+        pieces = index.split(PIECE, 1)
+        return torch.cat([checkpoint(dot, left, right, src, dst, use_reentrant=False) for src, dst in pieces])
+
+
+def _total(x: Tensor, src: Tensor, dst: Tensor, weight: Tensor, rows: int) -> Tensor:
+    return x.new_zeros(rows, x.size(1)).index_add(0, dst, x[src] * weight[:, None])
+
+
+def dot(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return (left[src] * right[dst]).sum(-1)
+
+
+class _Product(torch.autograd.Function):
+    """The weighted sum of the rows `x[index[0]]` at each of `rows` destinations `index[1]`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(index, weight)
+        ctx.size = x.size(0)
+        return _csr(index[1], index[0], weight, (rows, x.size(0))) @ x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        index, weight = ctx.saved_tensors
+        return _csr(index[0], index[1], weight, (ctx.size, grads[0].size(0))) @ grads[0], None, None, None
+
+
+def _csr(row: Tensor, column: Tensor, weight: Tensor, size: tuple[int, int]) -> Tensor:
+    order = row.argsort(stable=True)
+    indptr = torch.zeros(size[0] + 1, dtype=torch.int64)
+    torch.cumsum(row.bincount(minlength=size[0]), 0, out=indptr[1:])
+    return torch.sparse_csr_tensor(indptr, column[order], weight[order], size)
+
+
+def exact(model: nn.Module) -> nn.Module:
+    """The model, whose layers of the kinds above do not store one message for each edge."""
+    layer: Any
+    for layer in model.modules():
+        if isinstance(layer, WEIGHTED_SUMS):
+            layer.propagate = _WeightedSum(layer)
+        elif type(layer) in IN_PIECES:
+            layer.propagate = _InPieces(layer, IN_PIECES[type(layer)])
+    return model
+
+
+def _rows(x: Any, size: tuple[int, int] | None) -> tuple[Tensor, int]:
+    """The rows of sources, and the number of destinations."""
+    given, target = x if isinstance(x, tuple) else (x, x)
+    return given, target.size(0) if size is None else size[1]
+
+
+def _reduced(total: Tensor, layer: pyg.MessagePassing, dst: Tensor) -> Tensor:
+    """What the layer's aggregator makes of messages whose sum is `total`."""
+    if isinstance(layer.aggr_module, pyg.MeanAggregation):
+        return total / degree(dst, total.size(0), total.dtype).clamp(min=1)[:, None]
+    assert isinstance(layer.aggr_module, pyg.SumAggregation)
+    return total
+
+
+class _WeightedSum:
+    """`propagate` of one of WEIGHTED_SUMS."""
+
+    def __init__(self, layer: pyg.MessagePassing) -> None:
+        self.layer = layer
+
+    def __call__(
+        self, edge_index: Tensor, x: Any, edge_weight: Tensor | None = None, size: tuple[int, int] | None = None
+    ) -> Tensor:
+        x, rows = _rows(x, size)
+        weight = x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
+        return _reduced(_Product.apply(x, edge_index, weight, rows), self.layer, edge_index[1])
+
+
+class _InPieces:
+    """`propagate` of one of IN_PIECES: the layer's own `message`, for some edges at a time."""
+
+    def __init__(self, layer: pyg.MessagePassing, per_edge: str) -> None:
+        self.layer, self.per_edge = layer, per_edge
+
+    def __call__(self, edge_index: Tensor, x: Any, size: tuple[int, int] | None = None, **given: Tensor) -> Tensor:
+        x, rows = _rows(x, size)
+
+        def total(x: Tensor, src: Tensor, dst: Tensor, part: Tensor) -> Tensor:
+            messages = self.layer.message(x[src], part)
+            return x.new_zeros(rows, *messages.shape[1:]).index_add(0, dst, messages)
+
+        pieces = zip(edge_index.split(PIECE, 1), given[self.per_edge].split(PIECE), strict=True)
+        parts = (checkpoint(total, x, src, dst, part, use_reentrant=False) for (src, dst), part in pieces)
+        return _reduced(reduce(torch.add, parts), self.layer, edge_index[1])
