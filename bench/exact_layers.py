@@ -2,8 +2,8 @@
 
 The sum over the edges (s, t, w) of w x[s], for each destination t, is the product of the sparse matrix A with A[t, s] =
 w and of x; its gradient by x is the product with the transposed matrix. Both are PyTorch's products of a CSR matrix,
-in which an edge that occurs twice has two entries. Other messages are computed for `PIECE` edges at a time, and again
-in the backward pass.
+in which an edge that occurs twice has two entries, and so are the gradients of the inner products of both ends. Other
+messages are computed for `PIECE` edges at a time, and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -28,22 +28,15 @@ IN_PIECES = {pyg.GMMConv: "edge_attr", pyg.GATConv: "alpha"}
 
 
 class ExactAlong:
-    """`Along` of bench/papers/tasks.py. An index is an edge index [2, E]."""
+    """`Along` of bench/papers/tasks.py. An index is an edge index [2, E]; weights need no gradient."""
 
     def total(self, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
-        pieces = zip(index.split(PIECE, 1), weight.split(PIECE), strict=True)
-        out = x.new_zeros(rows, x.size(1))
-        for (src, dst), part in pieces:
-            out = out + checkpoint(_total, x, src, dst, part, rows, use_reentrant=False)
+        out: Tensor = _Product.apply(x, index, weight, rows)
         return out
 
     def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
-        pieces = index.split(PIECE, 1)
-        return torch.cat([checkpoint(dot, left, right, src, dst, use_reentrant=False) for src, dst in pieces])
-
-
-def _total(x: Tensor, src: Tensor, dst: Tensor, weight: Tensor, rows: int) -> Tensor:
-    return x.new_zeros(rows, x.size(1)).index_add(0, dst, x[src] * weight[:, None])
+        out: Tensor = _Dot.apply(left, right, index)
+        return out
 
 
 def dot(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
@@ -63,6 +56,21 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         index, weight = ctx.saved_tensors
         return _csr(index[0], index[1], weight, (ctx.size, grads[0].size(0))) @ grads[0], None, None, None
+
+
+class _Dot(torch.autograd.Function):
+    """The inner products of the rows of both ends of each edge."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(left, right, index)
+        return torch.cat([dot(left, right, src, dst) for src, dst in index.split(PIECE, 1)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        left, right, (src, dst) = ctx.saved_tensors
+        size = left.size(0), right.size(0)
+        return _csr(src, dst, grads[0], size) @ right, _csr(dst, src, grads[0], size[::-1]) @ left, None
 
 
 def _csr(row: Tensor, column: Tensor, weight: Tensor, size: tuple[int, int]) -> Tensor:

@@ -94,10 +94,10 @@ class Measuring:
         return found
 
     @contextmanager
-    def _alone(self, peer: str, environment: Mapping[str, str]) -> Any:
+    def _alone(self, peer: str, environment: Mapping[str, str], before: str = "first") -> Any:
         one = self._start(peer, environment)
         try:
-            one.ask("first")
+            one.ask(before)
             yield one
         finally:
             one.close()
@@ -131,7 +131,7 @@ class Measuring:
         """The result of a peer that others are compared with, by a process that ends if it is not measured itself."""
         if peer not in self._references:
             try:
-                with self._alone(peer, {}) as one:
+                with self._alone(peer, {}, "prepare") as one:
                     self._references[peer], _ = self._result(one)
             except PlayerLost as problem:
                 if otherwise is None or otherwise not in self._case.peers:

@@ -86,9 +86,9 @@ class ModelStep:
 class Asked:
     """One peer: `make` prepares its step when it is first asked; `notes` gives other numbers; `forget` drops caches.
 
-    Questions: "first" prepares the step and makes the first call (seconds); "result" writes what another call computes,
-    as `out`, `out.1`, ..., and gradients by name (seconds); "turn" times steps; "peak" gives the peak bytes of a step
-    beyond those before it, with all that is kept for the graph; "notes" asks for other numbers.
+    Questions: "prepare" makes the step; "first" does, and makes the first call (seconds); "result" writes what another
+    call computes, as `out`, `out.1`, ..., and gradients by name (seconds); "turn" times steps; "peak" gives the peak
+    bytes of a step beyond those before it, with all that is kept for the graph; "notes" asks for other numbers.
     """
 
     def __init__(
@@ -97,9 +97,12 @@ class Asked:
     ) -> None:  # fmt: skip
         self._make, self._notes, self._forget = make, notes, forget
 
-    def first(self) -> dict[str, Any]:
+    def prepare(self) -> None:
         self._step = self._make()
         self._turn = steps_timer(self._step)
+
+    def first(self) -> dict[str, Any]:
+        self.prepare()
         start = time.perf_counter()
         self._step()
         return {"first": time.perf_counter() - start}
@@ -127,7 +130,7 @@ class Asked:
 
     @property
     def handlers(self) -> dict[str, Callable[..., Any]]:
-        return {name: getattr(self, name) for name in ("first", "result", "turn", "peak", "notes")}
+        return {name: getattr(self, name) for name in ("prepare", "first", "result", "turn", "peak", "notes")}
 
 
 def write_result(path: str, result: Result) -> None:
