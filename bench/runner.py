@@ -56,7 +56,8 @@ class Measuring:
         started: dict[str, Answering] = {}
         found: dict[str, dict[str, Any]] = {}
         try:
-            for peer in sorted(self._peers, key=lambda peer: peer != self._case.check.reference):
+            # the systems that others are compared with stand first, and are not slow: the last need the memory most
+            for peer in sorted(reversed(self._peers), key=lambda peer: peer != self._case.check.reference):
                 try:
                     started[peer] = self._start(peer)
                     found[peer] = self._first(peer, started[peer])
