@@ -23,6 +23,9 @@ NOISE_FLOOR = 1e-2
 Gradients that are zero in exact arithmetic (a bias before batch norm, a softmax shift) hold rounding noise only.
 """
 
+_PIECE = 2**24
+"""Elements that are compared at a time."""
+
 
 def detached(tree: Any) -> Any:
     """A copy of nested inputs, with the same strides, whose floating tensors are leaves that require a gradient."""
@@ -82,30 +85,32 @@ def _grad(value: Tensor) -> Tensor | None:
     return None if grad is None else grad.detach().to_dense().clone() if grad.is_sparse else grad.detach().clone()
 
 
-def relative_error(got: Tensor, want: Tensor, scale: float = 0.0) -> float:
+def relative_error(got: Tensor, want: Tensor, scale: float = 0.0, *, wide: bool = False) -> float:
     """Largest absolute difference over the largest finite magnitude of `want` (at least `scale`).
 
-    The error is infinite unless NaN and infinity stand in the same places.
+    The error is infinite unless NaN and infinity stand in the same places, and the dtypes are one, or `wide`, which
+    compares numbers of any precision. Some elements are compared at a time, since copies in float64 may not fit.
     """
-    if got.shape != want.shape or got.dtype != want.dtype:
+    if got.shape != want.shape or (got.dtype != want.dtype and not wide):
         return float("inf")
-    if want.numel() == 0:
-        return 0.0
     if not want.is_floating_point():
         return 0.0 if torch.equal(got, want) else float("inf")
-    finite = want.isfinite()
-    same = torch.equal(got[~finite].nan_to_num(nan=0.5), want[~finite].nan_to_num(nan=0.5))
-    if not same or not got[finite].isfinite().all():
-        return float("inf")
-    got, want = got[finite].double(), want[finite].double()
-    if want.numel() == 0:
-        return 0.0
-    worst = (got - want).abs().max().item()
-    return 0.0 if worst == 0.0 else worst / max(want.abs().max().item(), scale, torch.finfo(torch.float32).tiny)
+    worst = largest = 0.0
+    for one, other in zip(got.flatten().split(_PIECE), want.flatten().split(_PIECE), strict=True):
+        one, other = one.double(), other.double()
+        finite = other.isfinite()
+        same = torch.equal(one[~finite].nan_to_num(nan=0.5), other[~finite].nan_to_num(nan=0.5))
+        if not same or not one[finite].isfinite().all():
+            return float("inf")
+        if finite.any():
+            worst = max(worst, (one - other)[finite].abs().max().item())
+            largest = max(largest, other[finite].abs().max().item())
+    return 0.0 if worst == 0.0 else worst / max(largest, scale, torch.finfo(torch.float32).tiny)
 
 
-def worst_error(got: Result, want: Result) -> tuple[float, str]:
-    """The largest relative error over outputs and gradients, and the name of the value that has it.
+def worst_error(got: Result, want: Result, *, wide: bool = False) -> tuple[float, str]:
+    """The largest relative error over outputs and gradients, and the name of the value that has it; of any precision
+    if `wide`.
 
     A missing gradient counts as zeros: a compiled backward may return zeros for an input that does not matter.
     """
@@ -113,7 +118,7 @@ def worst_error(got: Result, want: Result) -> tuple[float, str]:
         return float("inf"), f"{len(got.outputs)} outputs instead of {len(want.outputs)}"
     worst, where = 0.0, "output[0]"
     for i, (out, expected) in enumerate(zip(got.outputs, want.outputs, strict=True)):
-        error = relative_error(out, expected)
+        error = relative_error(out, expected, wide=wide)
         worst, where = max((worst, where), (error, f"output[{i}]"))
     largest = max((_magnitude(value) for value in want.grads.values() if value is not None), default=0.0)
     for name, other in want.grads.items():
@@ -121,15 +126,16 @@ def worst_error(got: Result, want: Result) -> tuple[float, str]:
         known = one if one is not None else other
         if known is None:
             continue
-        zeros = torch.zeros_like(known)
-        error = relative_error(zeros if one is None else one, zeros if other is None else other, largest * NOISE_FLOOR)
+        one, other = (torch.zeros_like(known) if value is None else value for value in (one, other))
+        error = relative_error(one, other, largest * NOISE_FLOOR, wide=wide)
         worst, where = max((worst, where), (error, f"grad of {name}"))
     return worst, where
 
 
 def _magnitude(value: Tensor) -> float:
-    finite = value[value.isfinite()]
-    return finite.abs().max().item() if finite.numel() else 0.0
+    """The largest finite magnitude."""
+    pieces = value.flatten().split(_PIECE)
+    return max((piece.abs().nan_to_num(posinf=0.0).max().item() for piece in pieces if piece.numel()), default=0.0)
 
 
 def no_worse_than_eager(got: Result, eager: Result, exact: Result) -> bool:
@@ -143,7 +149,7 @@ def no_worse_than_eager(got: Result, eager: Result, exact: Result) -> bool:
 
 def error_against(got: Result, exact: Result) -> float:
     """The largest relative error of a float32 result against one in float64."""
-    return worst_error(widen(got), exact)[0]
+    return worst_error(got, exact, wide=True)[0]
 
 
 def widen(result: Result) -> Result:

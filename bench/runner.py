@@ -49,6 +49,7 @@ class Measuring:
         self._sizes = sizes_of(case, options)
         self._here = None if bench.apart else case.build(**self._sizes)
         self._references: dict[str, Result] = {}
+        self._failed: dict[str, str] = {}  # peer that could not be measured -> why
         self._peers = [peer for peer in case.peers if not options.systems or peer in options.systems]
 
     def run(self) -> dict[str, dict[str, Any]]:
@@ -65,6 +66,7 @@ class Measuring:
                         self._time({peer: started[peer]}, found, self._bench.slow_repeats, warmup=0)
                 except (PlayerLost, OSError) as problem:
                     found[peer] = {"status": str(problem)}
+                    self._failed[peer] = str(problem)
                 if peer in started and (found[peer]["status"] != "ok" or "median" in found[peer]):
                     started.pop(peer).close()  # others may need its memory
             self._time(started, found, self._options.repeats)
@@ -122,7 +124,7 @@ class Measuring:
         got, warm = self._result(one)
         check = self._case.check
         reference = check.others.get(peer, check.reference)
-        if peer == reference:
+        if peer in (reference, check.otherwise):
             self._references[peer] = got
         want = self._reference(reference, check.otherwise)
         exact = (lambda: self._reference(EXACT)) if check.exact else None
@@ -132,6 +134,8 @@ class Measuring:
         """The result of a peer that others are compared with, by a process that ends if it is not measured itself."""
         if peer not in self._references:
             try:
+                if peer in self._failed:
+                    raise PlayerLost(self._failed[peer])
                 with self._alone(peer, {}, "prepare") as one:
                     self._references[peer], _ = self._result(one)
             except PlayerLost as problem:

@@ -107,7 +107,7 @@ def test_the_memory_of_a_slow_peer_is_free_before_the_next_one_starts(tmp_path: 
 
     bench = Bench("bench.twice", None, cases, repeats=2, threads=torch.get_num_threads(), slow=0.0)
     _, results = recorded(bench, tmp_path / "a.json")
-    assert before == {"eager": [], "graphweave": [], "other": ["graphweave"]}
+    assert before == {"eager": [], "other": [], "graphweave": []}
     assert [results["twice"][peer]["repeats"] for peer in names] == [3, 2, 3]
 
 
@@ -121,6 +121,27 @@ def test_a_peer_of_another_function_has_a_reference_of_its_own(tmp_path: Path) -
     _, results = recorded(bench, tmp_path / "a.json")
     assert {one["status"] for one in (*results["twice"].values(), *results["again"].values())} == {"ok"}
     assert results["never"]["graphweave"] == {"status": "broken cannot judge: ValueError: no such thing"}
+
+
+def test_a_reference_that_failed_is_not_started_again(tmp_path: Path) -> None:
+    started: list[str] = []
+
+    def step_of(peer: str) -> Step:
+        started.append(peer)
+        if peer == "eager":
+            raise ValueError("too large")
+        return lambda: torch.ones(3)
+
+    names = ("graphweave", "other", "eager")
+
+    def cases(options: Namespace) -> Iterator[Case]:
+        check = Check(1e-6, otherwise="other")
+        yield Case("ones", lambda: {peer: partial(step_of, peer) for peer in names}, names, check)
+
+    bench = Bench("bench.twice", None, cases, repeats=1, threads=torch.get_num_threads())
+    _, results = recorded(bench, tmp_path / "a.json")
+    assert started == ["eager", "other", "graphweave"]
+    assert [results["ones"][peer]["status"] for peer in names] == ["ok", "ok", "ValueError: too large"]
 
 
 def test_notes_that_fail_are_an_answer(tmp_path: Path) -> None:
