@@ -112,18 +112,22 @@ class Asked:
         value = self._step()
         seconds = time.perf_counter() - start
         write_result(path, result_of(value))
+        self._release()
         return seconds
 
     def turn(self, steps: int) -> float:
         return self._turn(steps)
 
     def peak(self) -> int:
-        if isinstance(self._step, ModelStep):
-            self._step.release()
+        self._release()
         self._forget()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         return peak_extra_bytes(self._step)
+
+    def _release(self) -> None:
+        if isinstance(self._step, ModelStep):
+            self._step.release()
 
     def notes(self) -> dict[str, Any]:
         return dict(self._notes(self._step)) if self._notes is not None else {}
