@@ -31,12 +31,18 @@ class ExactAlong:
     """`Along` of bench/papers/tasks.py. An index is an edge index [2, E]; weights need no gradient."""
 
     def total(self, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
-        out: Tensor = _Product.apply(x, index, weight, rows)
-        return out
+        return weighted_sum(x, index, weight, rows)
 
     def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
         out: Tensor = _Dot.apply(left, right, index)
         return out
+
+
+def weighted_sum(x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
+    """The weighted sum of the rows `x[index[0]]` at each of `rows` destinations `index[1]`."""
+    assert not weight.requires_grad, "expected weights without a gradient: what judges computes none by them"
+    out: Tensor = _Product.apply(x, index, weight, rows)
+    return out
 
 
 def dot(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
@@ -44,7 +50,7 @@ def dot(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """The weighted sum of the rows `x[index[0]]` at each of `rows` destinations `index[1]`."""
+    """`weighted_sum`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
@@ -116,7 +122,7 @@ class _WeightedSum:
     ) -> Tensor:
         x, rows = _rows(x, size)
         weight = x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
-        return _reduced(_Product.apply(x, edge_index, weight, rows), self.layer, edge_index[1])
+        return _reduced(weighted_sum(x, edge_index, weight, rows), self.layer, edge_index[1])
 
 
 class _InPieces:
