@@ -1,4 +1,4 @@
-"""What judges results in float64 where all messages at once do not fit: sums over edges without messages, or in pieces.
+"""References in float64 for models whose messages do not fit all at once: sums without messages, or of some at a time.
 
 The sum over the edges (s, t, w) of w x[s], for each destination t, is the product of the sparse matrix A with A[t, s] =
 w and of x; its gradient by x is the product with the transposed matrix. Both are PyTorch's products of a CSR matrix,
@@ -8,7 +8,7 @@ messages are computed for `PIECE` edges at a time, and again in the backward pas
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.utils import degree
+
+from bench.graphs import csr_matrix
 
 PIECE = 2**18
 """Edges that are taken at a time."""
@@ -40,7 +42,7 @@ class ExactAlong:
 
 def weighted_sum(x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
     """The weighted sum of the rows `x[index[0]]` at each of `rows` destinations `index[1]`."""
-    assert not weight.requires_grad, "expected weights without a gradient: what judges computes none by them"
+    assert not weight.requires_grad, "expected weights without a gradient: none is computed by them"
     out: Tensor = _Product.apply(x, index, weight, rows)
     return out
 
@@ -56,12 +58,13 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
         ctx.save_for_backward(index, weight)
         ctx.size = x.size(0)
-        return _csr(index[1], index[0], weight, (rows, x.size(0))) @ x
+        return csr_matrix(index, weight, (rows, x.size(0))) @ x
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         index, weight = ctx.saved_tensors
-        return _csr(index[0], index[1], weight, (ctx.size, grads[0].size(0))) @ grads[0], None, None, None
+        transposed = csr_matrix((index[1], index[0]), weight, (ctx.size, grads[0].size(0)))
+        return transposed @ grads[0], None, None, None
 
 
 class _Dot(torch.autograd.Function):
@@ -76,24 +79,18 @@ class _Dot(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         left, right, (src, dst) = ctx.saved_tensors
         size = left.size(0), right.size(0)
-        return _csr(src, dst, grads[0], size) @ right, _csr(dst, src, grads[0], size[::-1]) @ left, None
-
-
-def _csr(row: Tensor, column: Tensor, weight: Tensor, size: tuple[int, int]) -> Tensor:
-    order = row.argsort(stable=True)
-    indptr = torch.zeros(size[0] + 1, dtype=torch.int64)
-    torch.cumsum(row.bincount(minlength=size[0]), 0, out=indptr[1:])
-    return torch.sparse_csr_tensor(indptr, column[order], weight[order], size)
+        by_left, by_right = csr_matrix((dst, src), grads[0], size), csr_matrix((src, dst), grads[0], size[::-1])
+        return by_left @ right, by_right @ left, None
 
 
 def exact(model: nn.Module) -> nn.Module:
     """The model, whose layers of the kinds above do not store one message for each edge."""
     layer: Any
     for layer in model.modules():
-        if isinstance(layer, WEIGHTED_SUMS):
-            layer.propagate = _WeightedSum(layer)
+        if type(layer) in WEIGHTED_SUMS:
+            layer.propagate = partial(_by_product, layer)
         elif type(layer) in IN_PIECES:
-            layer.propagate = _InPieces(layer, IN_PIECES[type(layer)])
+            layer.propagate = partial(_by_pieces, layer, IN_PIECES[type(layer)])
     return model
 
 
@@ -104,40 +101,34 @@ def _rows(x: Any, size: tuple[int, int] | None) -> tuple[Tensor, int]:
 
 
 def _reduced(total: Tensor, layer: pyg.MessagePassing, dst: Tensor) -> Tensor:
-    """What the layer's aggregator makes of messages whose sum is `total`."""
+    """The sum or mean of messages, as the layer's aggregator has it, from their sum `total`."""
     if isinstance(layer.aggr_module, pyg.MeanAggregation):
         return total / degree(dst, total.size(0), total.dtype).clamp(min=1)[:, None]
     assert isinstance(layer.aggr_module, pyg.SumAggregation)
     return total
 
 
-class _WeightedSum:
+def _by_product(
+    layer: pyg.MessagePassing, edge_index: Tensor, x: Any, edge_weight: Tensor | None = None,
+    size: tuple[int, int] | None = None,
+) -> Tensor:  # fmt: skip
     """`propagate` of one of WEIGHTED_SUMS."""
-
-    def __init__(self, layer: pyg.MessagePassing) -> None:
-        self.layer = layer
-
-    def __call__(
-        self, edge_index: Tensor, x: Any, edge_weight: Tensor | None = None, size: tuple[int, int] | None = None
-    ) -> Tensor:
-        x, rows = _rows(x, size)
-        weight = x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
-        return _reduced(weighted_sum(x, edge_index, weight, rows), self.layer, edge_index[1])
+    x, rows = _rows(x, size)
+    weight = x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
+    return _reduced(weighted_sum(x, edge_index, weight, rows), layer, edge_index[1])
 
 
-class _InPieces:
+def _by_pieces(
+    layer: pyg.MessagePassing, per_edge: str, edge_index: Tensor, x: Any, size: tuple[int, int] | None = None,
+    **given: Tensor,
+) -> Tensor:  # fmt: skip
     """`propagate` of one of IN_PIECES: the layer's own `message`, for some edges at a time."""
+    x, rows = _rows(x, size)
 
-    def __init__(self, layer: pyg.MessagePassing, per_edge: str) -> None:
-        self.layer, self.per_edge = layer, per_edge
+    def total(x: Tensor, src: Tensor, dst: Tensor, part: Tensor) -> Tensor:
+        messages = layer.message(x[src], part)
+        return x.new_zeros(rows, *messages.shape[1:]).index_add(0, dst, messages)
 
-    def __call__(self, edge_index: Tensor, x: Any, size: tuple[int, int] | None = None, **given: Tensor) -> Tensor:
-        x, rows = _rows(x, size)
-
-        def total(x: Tensor, src: Tensor, dst: Tensor, part: Tensor) -> Tensor:
-            messages = self.layer.message(x[src], part)
-            return x.new_zeros(rows, *messages.shape[1:]).index_add(0, dst, messages)
-
-        pieces = zip(edge_index.split(PIECE, 1), given[self.per_edge].split(PIECE), strict=True)
-        parts = (checkpoint(total, x, src, dst, part, use_reentrant=False) for (src, dst), part in pieces)
-        return _reduced(reduce(torch.add, parts), self.layer, edge_index[1])
+    pieces = zip(edge_index.split(PIECE, 1), given[per_edge].split(PIECE), strict=True)
+    parts = (checkpoint(total, x, src, dst, part, use_reentrant=False) for (src, dst), part in pieces)
+    return _reduced(reduce(torch.add, parts), layer, edge_index[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,3 +133,13 @@ def knn_clouds(clouds: int, points: int, k: int, generator: torch.Generator) -> 
         sources.append(nearest[:, 1:].reshape(-1) + c * points)
     source = torch.from_numpy(np.concatenate(sources).astype(np.int64))
     return x, torch.stack([source, torch.arange(clouds * points).repeat_interleave(k)])
+
+
+def csr_matrix(index: Iterable[Tensor], weight: Tensor, size: tuple[int, int]) -> Tensor:
+    """A [destinations, sources] in CSR: an edge (src, dst) with its weight is an entry A[dst, src], and one that occurs
+    twice is two."""
+    src, dst = index
+    order = torch.argsort(dst, stable=True)
+    pointer = torch.zeros(size[0] + 1, dtype=torch.int64)
+    pointer[1:] = torch.bincount(dst, minlength=size[0]).cumsum(0)
+    return torch.sparse_csr_tensor(pointer, src[order], weight[order], size, check_invariants=False)

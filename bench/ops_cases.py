@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
+from bench.graphs import csr_matrix
 from graphweave import ops
 
 HIDDEN = 8
@@ -140,17 +141,8 @@ def mkl_call(case: str, d: Data) -> Callable[[], Tensor] | None:
     """The product of a CSR matrix, made before, and the features; None if the case is no such product."""
     if case not in ("gcn", "weighted", "weighted-own"):
         return None
-    matrix = csr_matrix(d.index, torch.ones_like(d.weight) if case == "gcn" else d.weight, d.nodes)
+    matrix = csr_matrix(d.index, torch.ones_like(d.weight) if case == "gcn" else d.weight, (d.nodes, d.nodes))
     return lambda: matrix @ d.x
-
-
-def csr_matrix(index: Tensor, weight: Tensor, nodes: int) -> Tensor:
-    """A [nodes, nodes], where A[dst, src] is the weight of an edge."""
-    src, dst = index
-    order = torch.argsort(dst, stable=True)
-    pointer = torch.zeros(nodes + 1, dtype=torch.int64)
-    pointer[1:] = torch.bincount(dst, minlength=nodes).cumsum(0)
-    return torch.sparse_csr_tensor(pointer, src[order], weight[order], (nodes, nodes), check_invariants=False)
 
 
 # ---------------------------------------------------------------- definitions

@@ -25,9 +25,8 @@ from torch import Tensor
 import graphweave
 from bench.case import EXACT, Bench, Case, Check, Peers
 from bench.gpu_sparse import Product
-from bench.graphs import data_dir
+from bench.graphs import csr_matrix, data_dir
 from bench.named_graphs import absent, edges_of
-from bench.ops_cases import csr_matrix
 from bench.options import Among
 from bench.runner import run
 from bench.steps import Step, result_of
@@ -117,7 +116,7 @@ def build(function: str, graph: str, length: int, folder: Path) -> Peers:
 
     def mkl() -> Step:
         ones = torch.ones(index.shape[1])
-        matrix, transposed = csr_matrix(index, ones, nodes), csr_matrix(index.flip(0), ones, nodes)
+        matrix, transposed = (csr_matrix(edges, ones, (nodes, nodes)) for edges in (index, index.flip(0)))
 
         def product(h: Tensor, src: Tensor, dst: Tensor, weight: Tensor, norm: Tensor) -> Tensor:
             return (Product.apply(matrix, transposed, (h @ weight) * norm) * norm).relu()

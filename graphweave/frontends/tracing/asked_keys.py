@@ -16,6 +16,7 @@ from graphweave.frontends.tracing.call_under_way import under_way
 
 _METHODS = frozenset({"__contains__", "__len__", "get", "pop", "popitem", "setdefault"})
 _OF_KEYS = frozenset({"__iter__", "__reversed__", "keys"})
+"""Methods that give the keys without the items."""
 _CHANGES = {"update": "existing_or", "__setitem__": "existing_as"}
 """Methods that change items, and graphweave's operators that say what becomes of an item that was there before."""
 _QUESTIONS = ("sq_contains", "mp_length")
@@ -115,26 +116,19 @@ def keys_not_asked() -> Iterator[None]:
     def gets_item(self: ConstDictVariable, tx: Translator, *args: object) -> object:
         return _existing(self, tx, kept[_GETS](self, tx, *args))
 
-    def question(name: str) -> Callable[..., object]:
-        def asked(self: ConstDictVariable, tx: Translator, *args: object) -> object:
-            asks(self, tx)
+    def after(does: Callable[[ConstDictVariable, Translator], None], name: str) -> Callable[..., object]:
+        def told(self: ConstDictVariable, tx: Translator, *args: object) -> object:
+            does(self, tx)
             return kept[name](self, tx, *args)
 
-        return asked
-
-    def walk(name: str) -> Callable[..., object]:
-        def walked(self: ConstDictVariable, tx: Translator) -> object:
-            _all_existing(self, tx)
-            return kept[name](self, tx)
-
-        return walked
+        return told
 
     changes = {
         "call_method": method,
         _SETS: sets_item,
         _GETS: gets_item,
-        **{name: question(name) for name in _QUESTIONS},
-        **{name: walk(name) for name in _WALKS},
+        **{name: after(asks, name) for name in _QUESTIONS},
+        **{name: after(_all_existing, name) for name in _WALKS},
     }
     names = [name for name in changes if name in vars(ConstDictVariable)]
     kept |= {name: vars(ConstDictVariable)[name] for name in names}
