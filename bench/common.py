@@ -163,11 +163,11 @@ MEMORY_LIMIT = "BENCH_MEMORY_LIMIT"
 """Environment variable with the bytes that a process of a benchmark may take at most."""
 
 
-def available_memory() -> int:
-    """Bytes that a benchmark's process may take: 85% of what the system says is available, at most MEMORY_LIMIT."""
+def available_memory(share: float = 0.85) -> int:
+    """Bytes that a benchmark's process may take: this share of what the system has available, at most MEMORY_LIMIT."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     assert found is not None, "/proc/meminfo has no MemAvailable"
-    available = int(found[1]) * 1024 * 85 // 100
+    available = int(int(found[1]) * 1024 * share)
     return min(available, int(os.environ.get(MEMORY_LIMIT, available)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import sys
 import tempfile
 import time
@@ -20,8 +21,11 @@ from bench.case import EXACT, Bench, Case, Numbers, options_of, sizes_of
 from bench.common import available_memory, in_fresh_process, ratio_table
 from bench.record import Record
 from bench.steps import Result, read_result, write_arrays
-from bench.turns import MALLOC, SETTLE_SECONDS, Answering, Player, PlayerLost, take_turns
+from bench.turns import MALLOC, SETTLE_SECONDS, Answering, Player, PlayerLost, summary, take_turns
 from bench.worker import asked
+
+SLOW_SECONDS = 60.0
+"""Steps of a slow peer end once they took about this time: what takes minutes is known well enough by its first."""
 
 
 class Here:
@@ -63,7 +67,7 @@ class Measuring:
                     started[peer] = self._start(peer)
                     found[peer] = self._first(peer, started[peer])
                     if self._is_slow(peer, found[peer]):
-                        self._time({peer: started[peer]}, found, self._bench.slow_repeats, warmup=0)
+                        found[peer].update(self._steps_of_slow(started[peer], found[peer]["warm"]))
                 except (PlayerLost, OSError) as problem:
                     found[peer] = {"status": str(problem)}
                     self._failed[peer] = str(problem)
@@ -109,11 +113,15 @@ class Measuring:
         right = answer["status"] == "ok" and peer != self._bench.base
         return right and bool(answer["warm"] > self._bench.slow)
 
-    def _time(
-        self, peers: Mapping[str, Answering], found: dict[str, dict[str, Any]], repeats: int, warmup: int = 2
-    ) -> None:
+    def _steps_of_slow(self, one: Answering, warm: float) -> dict[str, Any]:
+        """The times of steps of which the first, the call that gave the result, took `warm` seconds; and its notes."""
+        wanted = min(self._bench.slow_repeats, math.ceil(SLOW_SECONDS / warm))
+        taken = [warm, *(one.ask("turn", steps=1) for _ in range(wanted - 1))]
+        return {**summary(taken), "steps": 1, **(self._noted(one) if self._case.notes is not None else {})}
+
+    def _time(self, peers: Mapping[str, Answering], found: dict[str, dict[str, Any]], repeats: int) -> None:
         settle = SETTLE_SECONDS if self._bench.apart or self._bench.dgl is not None else 0.0
-        for peer, timing in take_turns(peers, repeats=repeats, warmup=warmup, settle=settle).items():
+        for peer, timing in take_turns(peers, repeats=repeats, settle=settle).items():
             found[peer].update(timing)
         if self._case.notes is not None:
             for peer, one in peers.items():
@@ -159,7 +167,8 @@ class Measuring:
             sys.executable, "-m", "bench.worker", "case", bench.module, case.name, peer, *self._argv
         ]  # fmt: skip
         added = {"OMP_NUM_THREADS": str(options.threads), **bench.environment.get(peer, {}), **(environment or {})}
-        return Player(command, added, timeout=options.timeout, memory=available_memory())
+        share = 1.0 if peer == EXACT else 0.85  # what judges runs while the systems that it judges hold theirs
+        return Player(command, added, timeout=options.timeout, memory=available_memory(share))
 
     def _of_dgl(self, peer: str) -> Sequence[str]:
         """The command of a peer in DGL's environment."""

@@ -87,6 +87,29 @@ def test_peers_of_dgl_slow_ones_and_refused_ones_are_results(tmp_path: Path) -> 
     assert str(found["dgl"]["status"]).startswith("needs DGL: python of --dgl-python is absent")
 
 
+def test_a_peer_whose_step_takes_minutes_has_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def step_of(peer: str) -> Step:
+        def step() -> Tensor:
+            calls.append(peer)
+            return torch.ones(3) * 2
+
+        return step
+
+    def cases(options: Namespace) -> Iterator[Case]:
+        yield Case("twice", lambda: {peer: partial(step_of, peer) for peer in names}, names, Check(1e-6, "graphweave"))
+
+    names = ("graphweave", "eager")
+    monkeypatch.setattr("bench.runner.SLOW_SECONDS", 1e-9)
+    bench = Bench("bench.twice", None, cases, repeats=2, threads=torch.get_num_threads(), slow=0.0)
+    _, results = recorded(bench, tmp_path / "a.json")
+    slow = results["twice"]["eager"]
+    assert calls.count("eager") == 2, "its first call, and the one that gives its result and its time"
+    assert slow["median"] == slow["q1"] == slow["q3"] == slow["warm"]
+    assert slow["repeats"] == 1
+
+
 def test_the_memory_of_a_slow_peer_is_free_before_the_next_one_starts(tmp_path: Path) -> None:
     class Twice:
         def __call__(self) -> Tensor:
