@@ -150,13 +150,3 @@ def no_worse_than_eager(got: Result, eager: Result, exact: Result) -> bool:
 def error_against(got: Result, exact: Result) -> float:
     """The largest relative error of a float32 result against one in float64."""
     return worst_error(got, exact, wide=True)[0]
-
-
-def widen(result: Result) -> Result:
-    """The result in float64."""
-
-    def wide(value: Tensor) -> Tensor:
-        return value.double() if value.is_floating_point() else value
-
-    grads = {name: None if grad is None else wide(grad) for name, grad in result.grads.items()}
-    return Result(tuple(map(wide, result.outputs)), grads)

@@ -1,9 +1,7 @@
 """References in float64 for models whose messages do not fit all at once: sums without messages, or of some at a time.
 
-The sum over the edges (s, t, w) of w x[s], for each destination t, is the product of the sparse matrix A with A[t, s] =
-w and of x; its gradient by x is the product with the transposed matrix. Both are PyTorch's products of a CSR matrix,
-in which an edge that occurs twice has two entries, and so are the gradients of the inner products of both ends. Other
-messages are computed for `PIECE` edges at a time, and again in the backward pass.
+Sums of rows times numbers are products of sparse matrices (bench/exact_sums.py). Other messages are computed for
+`PIECE` edges at a time, and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -17,70 +15,23 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.utils import degree
 
-from bench.graphs import csr_matrix
-
-PIECE = 2**18
-"""Edges that are taken at a time."""
+from bench.exact_sums import PIECE, dot_in_pieces, weighted_sum
 
 WEIGHTED_SUMS = (pyg.GCNConv, pyg.SAGEConv, pyg.GINConv)
-"""Layers whose message is a row of `x`, or that row times the number `edge_weight`, which needs no gradient."""
+"""Layers whose message is a row of `x`, or that row times the number `edge_weight`."""
 
 IN_PIECES = {pyg.GMMConv: "edge_attr", pyg.GATConv: "alpha"}
 """Layers whose message takes a row of `x` and a row of this argument, which has one for each edge."""
 
 
 class ExactAlong:
-    """`Along` of bench/papers/tasks.py. An index is an edge index [2, E]; weights need no gradient."""
+    """`Along` of bench/papers/tasks.py. An index is an edge index [2, E]."""
 
     def total(self, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
         return weighted_sum(x, index, weight, rows)
 
     def dot(self, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
-        out: Tensor = _Dot.apply(left, right, index)
-        return out
-
-
-def weighted_sum(x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
-    """The weighted sum of the rows `x[index[0]]` at each of `rows` destinations `index[1]`."""
-    assert not weight.requires_grad, "expected weights without a gradient: none is computed by them"
-    out: Tensor = _Product.apply(x, index, weight, rows)
-    return out
-
-
-def dot(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    return (left[src] * right[dst]).sum(-1)
-
-
-class _Product(torch.autograd.Function):
-    """`weighted_sum`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, weight: Tensor, rows: int) -> Tensor:
-        ctx.save_for_backward(index, weight)
-        ctx.size = x.size(0)
-        return csr_matrix(index, weight, (rows, x.size(0))) @ x
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        index, weight = ctx.saved_tensors
-        transposed = csr_matrix((index[1], index[0]), weight, (ctx.size, grads[0].size(0)))
-        return transposed @ grads[0], None, None, None
-
-
-class _Dot(torch.autograd.Function):
-    """The inner products of the rows of both ends of each edge."""
-
-    @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(left, right, index)
-        return torch.cat([dot(left, right, src, dst) for src, dst in index.split(PIECE, 1)])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        left, right, (src, dst) = ctx.saved_tensors
-        size = left.size(0), right.size(0)
-        by_left, by_right = csr_matrix((dst, src), grads[0], size), csr_matrix((src, dst), grads[0], size[::-1])
-        return by_left @ right, by_right @ left, None
+        return dot_in_pieces(left, right, index)
 
 
 def exact(model: nn.Module) -> nn.Module:

@@ -140,6 +140,6 @@ def csr_matrix(index: Iterable[Tensor], weight: Tensor, size: tuple[int, int]) -
     twice is two."""
     src, dst = index
     order = torch.argsort(dst, stable=True)
-    pointer = torch.zeros(size[0] + 1, dtype=torch.int64)
+    pointer = dst.new_zeros(size[0] + 1)
     pointer[1:] = torch.bincount(dst, minlength=size[0]).cumsum(0)
     return torch.sparse_csr_tensor(pointer, src[order], weight[order], size, check_invariants=False)

@@ -43,7 +43,7 @@ from bench import relational_graphs as graphs
 from bench import relational_pyg
 from bench import relational_tables as tables
 from bench.case import Bench, Case, Check, Numbers, Peers
-from bench.check import widen, worst_error
+from bench.check import worst_error
 from bench.graphs import data_dir
 from bench.options import Among
 from bench.relational_launches import count
@@ -134,7 +134,7 @@ def arrays(model: str, graph: str, mode: str, folder: Path) -> Mapping[str, Tens
 
 
 def error(got: Result, want: Result) -> tuple[float, str]:
-    return worst_error(widen(got), want)
+    return worst_error(got, want, wide=True)
 
 
 def compared(want: Result, got: Result) -> Result:

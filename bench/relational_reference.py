@@ -1,16 +1,18 @@
 """Reference results of the three layers in float64, computed relation by relation.
 
-No tensor of edges x features is kept: the backward computes each relation again (activation checkpointing), so that a
-graph of millions of edges fits into memory.
+No tensor of edges x features is stored (bench/exact_sums.py), and of nodes x features only results: the backward
+computes the rows of each relation again (activation checkpointing). So graphs of millions of nodes and edges fit into
+memory.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from bench import relational_graphs, relational_models
+from bench import exact_sums, relational_graphs, relational_models
+from bench.exact_sums import dot_in_pieces, weighted_sum
 from bench.relational_graphs import FEATURES, Case, kept_path
 from bench.relational_models import SLOPE
 from graphweave.core.whole_file import written_whole
@@ -31,62 +34,55 @@ def _again(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     return out
 
 
-class _Gather(torch.autograd.Function):
-    """rows[index], whose gradient is added to `total`. A tensor of all rows for each of 535 relations takes minutes."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor, total: Tensor) -> Tensor:
-        ctx.index, ctx.total = index, total
-        return rows[index]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
-        ctx.total.index_add_(0, ctx.index, grad)
-        return None, None, None
-
-
-class _Rows:
-    """Rows of nodes that many relations gather. Their gradient goes on to what they were made of by `backward`."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self._made, self._rows = rows, rows.detach().requires_grad_(rows.requires_grad)
-        self._total = torch.zeros_like(rows) if rows.requires_grad else rows
-
-    def __getitem__(self, index: Tensor) -> Tensor:
-        found: Tensor = _Gather.apply(self._rows, index, self._total)
-        return found
-
-    def zeros(self) -> Tensor:
-        return torch.zeros_like(self._rows)
-
-    def backward(self) -> None:
-        if self._made.requires_grad:
-            self._made.backward(self._total)
-
-
 def _by_type(x: Tensor, weight: Tensor, case: Case) -> Tensor:
     first = case.first_nodes
     return torch.cat([x[first[t] : first[t + 1]] @ weight[t] for t in range(case.num_node_types)])
 
 
-def _slices(case: Case) -> list[tuple[int, slice]]:
-    bounds = case.first_edges
-    return [(r, slice(bounds[r], bounds[r + 1])) for r in range(case.num_relations) if bounds[r] < bounds[r + 1]]
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """The edges of one relation: its number, the nodes that are sources or destinations, and `index` [2, e] of them."""
+
+    number: int
+    src: Tensor
+    dst: Tensor
+    index: Tensor
 
 
-def _sizes(case: Case) -> list[int]:
-    return torch.bincount(case.etype, minlength=case.num_relations).tolist()
+def _relations(case: Case) -> list[_Relation]:
+    """The relations that have edges, in the order of edges."""
+    found = []
+    for r, (first, end) in enumerate(pairwise(case.first_edges)):
+        if first < end:
+            ends = (torch.unique(one[first:end], return_inverse=True) for one in (case.src, case.dst))
+            (src, sources), (dst, destinations) = ends
+            found.append(_Relation(r, src, dst, torch.stack((sources, destinations))))
+    return found
 
 
-def _collect(rows: _Rows, weight: Tensor, share: Tensor, case: Case) -> Tensor:
-    """[N, 64]: sum over edges of share * rows[src] weight[etype]."""
-    out = rows.zeros()
-    matrices, shares = weight.unbind(), share.split(_sizes(case))
-    for r, part in _slices(case):
-        src, dst = case.src[part], case.dst[part]
-        message = _again(lambda w, s, src=src: (rows[src] @ w) * s.unsqueeze(1), matrices[r], shares[r])
-        out.index_add_(0, dst, message)
+def _collect(matrices: Sequence[Tensor], share: Tensor, case: Case) -> Tensor:
+    """[N, 64]: the sum over edges of share * x[src] matrices[relation]."""
+    out = share.new_zeros(case.x.shape)
+    relations = _relations(case)
+    for one, part in zip(relations, share.split([one.index.size(1) for one in relations]), strict=True):
+
+        def total(matrix: Tensor, part: Tensor, one: _Relation = one) -> Tensor:
+            return weighted_sum(case.x[one.src].double() @ matrix, one.index, part, len(one.dst))
+
+        out.index_add_(0, one.dst, _again(total, matrices[one.number], part))
     return out
+
+
+def _scores(case: Case, score: Callable[..., Tensor], *tensors: Sequence[Tensor]) -> Tensor:
+    """[E]: `score(sources, destinations, index, ...)` of rows of nodes and of what `tensors` have for a relation."""
+    found = [torch.zeros(0, dtype=torch.float64, device=case.x.device)]
+    for one in _relations(case):
+
+        def of_rows(*given: Tensor, one: _Relation = one) -> Tensor:
+            return score(case.x[one.src].double(), case.x[one.dst].double(), one.index, *given)
+
+        found.append(_again(of_rows, *(each[one.number] for each in tensors)))
+    return torch.cat(found)
 
 
 def _softmax(score: Tensor, case: Case, *, within: bool) -> Tensor:
@@ -99,48 +95,37 @@ def _softmax(score: Tensor, case: Case, *, within: bool) -> Tensor:
     return shifted / score.new_zeros(count).index_add(0, which, shifted)[which]
 
 
-def _rgcn(x: Tensor, w: Weights, case: Case, within: bool) -> tuple[Tensor, list[_Rows]]:
-    return _collect(_Rows(x), w["weight"], case.norm.to(x.dtype), case) + x @ w["root"], []
+def _rgcn(w: Weights, case: Case, within: bool) -> Tensor:
+    return _collect(w["weight"].unbind(), case.norm.double(), case) + case.x.double() @ w["root"]
 
 
-def _rgat(x: Tensor, w: Weights, case: Case, within: bool) -> tuple[Tensor, list[_Rows]]:
-    scores = [x.new_zeros(0)]
+def _rgat(w: Weights, case: Case, within: bool) -> Tensor:
+    def score(x: Tensor, y: Tensor, index: Tensor, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return (x @ (weight @ a))[index[0]] + (y @ (weight @ b))[index[1]]
+
     matrices, left, right = (w[name].unbind() for name in ("weight", "att_src", "att_dst"))
-    for r, part in _slices(case):
-        src, dst = case.src[part], case.dst[part]
-
-        def score(weight: Tensor, a: Tensor, b: Tensor, src: Tensor = src, dst: Tensor = dst) -> Tensor:
-            return (x[src] @ weight) @ a + (x[dst] @ weight) @ b
-
-        scores.append(_again(score, matrices[r], left[r], right[r]))
-    share = _softmax(F.leaky_relu(torch.cat(scores), SLOPE), case, within=within)
-    return _collect(_Rows(x), w["weight"], share, case), []
+    share = _softmax(F.leaky_relu(_scores(case, score, matrices, left, right), SLOPE), case, within=within)
+    return _collect(matrices, share, case)
 
 
-def _hgt(x: Tensor, w: Weights, case: Case, within: bool) -> tuple[Tensor, list[_Rows]]:
-    key, query, value = (_Rows(_by_type(x, w[name], case)) for name in ("key", "query", "value"))
-    scores = [x.new_zeros(0)]
-    matrices, priors = w["att"].unbind(), w["prior"].unbind()
-    for r, part in _slices(case):
-        src, dst = case.src[part], case.dst[part]
+def _hgt(w: Weights, case: Case, within: bool) -> Tensor:
+    """Nodes of one type stand at each end of a relation, so that the product of its matrices is taken first."""
 
-        def score(a: Tensor, prior: Tensor, src: Tensor = src, dst: Tensor = dst) -> Tensor:
-            return (query[dst] * (key[src] @ a)).sum(1) * prior / math.sqrt(FEATURES)
+    def score(x: Tensor, y: Tensor, index: Tensor, key: Tensor, query: Tensor, prior: Tensor) -> Tensor:
+        return dot_in_pieces(x @ key, y @ query, index) * prior / math.sqrt(FEATURES)
 
-        scores.append(_again(score, matrices[r], priors[r]))
-    share = _softmax(torch.cat(scores), case, within=within)
-    return _by_type(_collect(value, w["msg"], share, case), w["last"], case), [key, query, value]
+    src, dst = case.ends.unbind(1)
+    keys, queries = (w["key"][src] @ w["att"]).unbind(), w["query"][dst].unbind()
+    share = _softmax(_scores(case, score, keys, queries, w["prior"].unbind()), case, within=within)
+    return _by_type(_collect((w["value"][src] @ w["msg"]).unbind(), share, case), w["last"], case)
 
 
 def reference(model: str, case: Case, weights: Weights, *, within: bool = False) -> dict[str, Tensor]:
     """`out` [N, 64], `loss`, and gradients by name, all float64. `within`: each relation has its own softmax."""
     wide = {name: value.double().requires_grad_() for name, value in weights.items()}
-    forward = {"rgcn": _rgcn, "rgat": _rgat, "hgt": _hgt}[model]
-    out, gathered = forward(case.x.double(), wide, case, within)
+    out = {"rgcn": _rgcn, "rgat": _rgat, "hgt": _hgt}[model](wide, case, within)
     loss = F.cross_entropy(out, case.y)
     loss.backward()
-    for rows in gathered:
-        rows.backward()
     grads = {name: value.grad for name, value in wide.items() if value.grad is not None}
     return {"out": out.detach(), "loss": loss.detach(), **grads}
 
@@ -169,5 +154,5 @@ def _prefix(model: str, graph: str) -> str:
 
 def _code() -> int:
     """A number that changes with the code that decides on graphs, weights and results."""
-    files = (__file__, relational_graphs.__file__, relational_models.__file__)
+    files = (__file__, exact_sums.__file__, relational_graphs.__file__, relational_models.__file__)
     return zlib.crc32(b"".join(Path(str(file)).read_bytes() for file in files))

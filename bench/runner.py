@@ -10,7 +10,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Measuring:
         """Peer -> its answer: `status`, the seconds of the first call, errors, and times if its result is right."""
         started: dict[str, Answering] = {}
         found: dict[str, dict[str, Any]] = {}
+        self._judges_alone()
         try:
             # the systems that others are compared with stand first, and are not slow: the last need the memory most
             for peer in sorted(reversed(self._peers), key=lambda peer: peer != self._case.check.reference):
@@ -138,6 +139,14 @@ class Measuring:
         exact = (lambda: self._reference(EXACT)) if check.exact else None
         return {**told, "warm": warm, **check.verdict(got, want, exact)}
 
+    def _judges_alone(self) -> None:
+        """Runs first, while it has all memory, what judges and is not measured itself."""
+        check = self._case.check
+        for judge in dict.fromkeys(check.others.get(peer, check.reference) for peer in self._peers):
+            if judge not in self._peers:
+                with suppress(PlayerLost, OSError):  # peers say it that it cannot judge
+                    self._reference(judge)
+
     def _reference(self, peer: str, otherwise: str | None = None) -> Result:
         """The result of a peer that others are compared with, by a process that ends if it is not measured itself."""
         if peer not in self._references:
@@ -147,6 +156,7 @@ class Measuring:
                 with self._alone(peer, {}, "prepare") as one:
                     self._references[peer], _ = self._result(one)
             except PlayerLost as problem:
+                self._failed.setdefault(peer, str(problem))
                 if otherwise is None or otherwise not in self._case.peers:
                     raise PlayerLost(f"{peer} cannot judge: {problem}") from None
                 self._references[peer] = self._reference(otherwise)

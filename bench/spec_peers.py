@@ -17,7 +17,8 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import graphweave
 from bench.case import EXACT, Case, Check, Peers
-from bench.exact_layers import ExactAlong, dot, exact
+from bench.exact_layers import ExactAlong, exact
+from bench.exact_sums import dot
 from bench.named_graphs import edges_of, workload
 from bench.papers import tasks
 from bench.specs import USER_DEFINED, Spec, spec_of

@@ -134,6 +134,33 @@ def test_the_memory_of_a_slow_peer_is_free_before_the_next_one_starts(tmp_path: 
     assert [results["twice"][peer]["repeats"] for peer in names] == [3, 2, 3]
 
 
+def test_what_judges_and_is_not_measured_runs_before_all_and_its_memory_is_free(tmp_path: Path) -> None:
+    class Ones:
+        def __call__(self) -> Tensor:
+            return torch.ones(3)
+
+    alive: weakref.WeakValueDictionary[str, Ones] = weakref.WeakValueDictionary()
+    before: list[tuple[str, list[str]]] = []
+
+    def started(peer: str) -> Step:
+        before.append((peer, list(alive)))
+        if peer == "broken":
+            raise ValueError("too large")
+        alive[peer] = step = Ones()
+        return step
+
+    def cases(options: Namespace) -> Iterator[Case]:
+        check = Check(1e-6, "judge", others={"other": "broken"})
+        names = ("graphweave", "other", "judge", "broken")
+        yield Case("ones", lambda: {peer: partial(started, peer) for peer in names}, names[:2], check)
+
+    bench = Bench("bench.ones", None, cases, repeats=1, threads=torch.get_num_threads())
+    _, results = recorded(bench, tmp_path / "a.json")
+    assert before == [("judge", []), ("broken", []), ("other", []), ("graphweave", [])]
+    assert results["ones"]["graphweave"]["status"] == "ok"
+    assert results["ones"]["other"] == {"status": "broken cannot judge: ValueError: too large"}
+
+
 def test_a_peer_of_another_function_has_a_reference_of_its_own(tmp_path: Path) -> None:
     def cases(options: Namespace) -> Iterator[Case]:
         yield Case("twice", build, ("eager", "wrong"), Check(1e-6, others={"wrong": "wrong"}), {"count": 9})

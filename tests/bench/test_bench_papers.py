@@ -264,7 +264,7 @@ def test_models_of_dgls_paper_compile_to_the_same_loss_and_gradients(spec: Spec)
 def test_what_judges_models_of_dgls_paper_takes_some_edges_at_a_time(
     spec: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.exact_layers.PIECE", 7)
+    monkeypatch.setattr("bench.exact_sums.PIECE", 7)
     whole, pieces = (double_of(spec, along) for along in (PygAlong(), ExactAlong()))
     want, got = (loss_and_gradients(module, module, spec) for module in (whole, pieces))
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
