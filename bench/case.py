@@ -118,9 +118,9 @@ class Bench:
 
     Peers run in this process, or, if `apart`, each in a process of its own, with the variables of `environment` added.
     `dgl` is the module with the steps of peers whose names begin with "dgl" (bench/dgl_worker.py). A peer whose warm
-    step takes longer than `slow` seconds takes no turns: it has at most `slow_repeats` steps, about a minute of them
-    (`bench.runner.SLOW_SECONDS`), and its memory is free again before the next peer starts. `columns` are added to the
-    table: from the answers of all peers of a case, and the peer's own, to text. `base` is the peer whose time all
+    step takes longer than `slow` seconds takes no turns: it has at most `slow_repeats` steps, and fewer if these take
+    more than `bench.runner.SLOW_SECONDS`. Its memory is free again before the next peer starts. `columns` are added to
+    the table: from the answers of all peers of a case, and the peer's own, to text. `base` is the peer whose time all
     others are divided by, and is never slow. `show` prints other tables, from the results and the options.
     """
 

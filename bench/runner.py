@@ -24,8 +24,8 @@ from bench.steps import Result, read_result, write_arrays
 from bench.turns import MALLOC, SETTLE_SECONDS, Answering, Player, PlayerLost, summary, take_turns
 from bench.worker import asked
 
-SLOW_SECONDS = 60.0
-"""Steps of a slow peer end once they took about this time: what takes minutes is known well enough by its first."""
+SLOW_SECONDS = 20.0
+"""Steps of a slow peer end once they took about this time: a step that takes as long is known well enough by one."""
 
 
 class Here:

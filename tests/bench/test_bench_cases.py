@@ -87,7 +87,7 @@ def test_peers_of_dgl_slow_ones_and_refused_ones_are_results(tmp_path: Path) -> 
     assert str(found["dgl"]["status"]).startswith("needs DGL: python of --dgl-python is absent")
 
 
-def test_a_peer_whose_step_takes_minutes_has_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_whose_step_takes_long_has_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def step_of(peer: str) -> Step:
