@@ -11,8 +11,8 @@ The first form prints the panels that are asked for, and writes --out after each
 bench/results/papers_PAPER.json; with --quick nothing, unless --out is given). A file is continued: cells that it has
 are not measured again without --again, so a long table can be measured in pieces. --rows and --columns keep to cells of
 these names, and after --seconds no cell is begun. Memory, and bytes that are counted, can be measured on a machine that
-is not quiet (--measure). Lines and heat maps have cells of one machine only: --move drops those of another. --figures
-draws the panels into a folder. --quick measures a few small cells, to see that all works.
+is not quiet (--measure). A row of lines, or a heat map, has cells of one machine only: --move drops those of another.
+--figures draws the panels into a folder. --quick measures a few small cells, to see that all works.
 
 `fill` measures what is missing of all papers, the cheapest cells first, within --memory GiB for all processes together.
 It begins no cell that would end after --minutes, by an estimate that it corrects as it goes, and may be interrupted at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -11,9 +11,6 @@ OURS = "graphweave"
 
 Kind = Literal["table", "heat map", "lines", "bars"]
 """How a panel is drawn. A table is printed only."""
-
-ONE_MACHINE: tuple[Kind, ...] = ("lines", "heat map")
-"""The kinds whose numbers are drawn together, so they have to be of one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +31,11 @@ class Cell:
     machine: int | None = None
 
 
+ONE_MACHINE: dict[Kind, Callable[[Cell], str]] = {"lines": lambda cell: cell.row, "heat map": lambda cell: ""}
+"""The kinds of which numbers are read along a line or over a map, so they have to be of one machine: what the cells
+have in common that are read together, the row of a line or nothing of a map."""
+
+
 @dataclass(slots=True)
 class Panel:
     """One table or figure. `about` says what was measured here and at which scale. `unit` is s, ms, MiB or another.
@@ -50,11 +52,19 @@ class Panel:
     columns: str = ""
     cells: list[Cell] = field(default_factory=list)
     machines: list[dict[str, Any]] = field(default_factory=list)
-    """What `bench.common.machine` said where it was measured, for each machine. Lines and heat maps have one machine
+    """What `bench.common.machine` said where it was measured, for each machine. A row of lines, or a heat map, has one
     only. The systems of one cell, which are compared, are always measured on one."""
 
     missing: list[str] = field(default_factory=list)
     """The "row column" of cells that were not measured yet."""
+
+    def of_others(self, place: int | None, cells: Iterable[Cell]) -> list[Cell]:
+        """The measured cells of other machines than number `place` that must be of the one that `cells` are of."""
+        together = ONE_MACHINE.get(self.kind)
+        if together is None:
+            return []
+        found = {together(cell) for cell in cells}
+        return [c for c in self.cells if c.machine not in (None, place) and not c.paper and together(c) in found]
 
     def printed(self, system: str, row: str, numbers: Mapping[str, float | str]) -> None:
         """Adds a row of the paper's own numbers, column by column. A text such as "OOM" is a status."""

@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 
 from bench.papers.cells import Cell, Panel
-from bench.papers.show import names, number
+from bench.papers.show import letter, names, number
 
 matplotlib.use("Agg")
 
@@ -104,6 +104,9 @@ def _lines(panel: Panel, here: Sequence[Cell]) -> Figure:
         values = {c.column: c.value for c in here if (c.system, c.row) == (system, row)}
         line = [values.get(column, np.nan) for column in columns]
         name = f"{system}, {row}" if len(rows) > 1 else system
+        place = next(c.machine for c in here if (c.system, c.row) == (system, row))
+        if place is not None and len(panel.machines) > 1:
+            name += f" ({letter(place)})"
         axis.plot(places, line, marker=MARKS[k % len(MARKS)], markersize=5, label=name)
     if numeric and max(places) / min(places) > WIDE:
         axis.set_xscale("log")

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from bench import common
-from bench.papers.cells import ONE_MACHINE, Kind, Panel
+from bench.papers.cells import Cell, Kind, Panel
 from bench.papers.headlines import Headline
 
 What = Literal["time", "memory"]
@@ -102,9 +102,11 @@ class Session:
                     panel.missing.append(f"{row} {column}")
             return False
         for panel in panels:
-            if options.move and panel.kind in ONE_MACHINE and self._processor not in [m["cpu"] for m in panel.machines]:
-                panel.cells = [cell for cell in panel.cells if cell.paper]
-                panel.machines.clear()
+            if options.move:
+                others = panel.of_others(_known(panel, self._processor), [Cell(row, column, "", None)])
+                panel.cells = [cell for cell in panel.cells if cell not in others]
+                if others and all(cell.machine is None for cell in panel.cells):
+                    panel.machines.clear()
             panel.cells = [c for c in panel.cells if c.paper or (c.row, c.column) != (row, column)]
         return True
 
@@ -115,11 +117,14 @@ class Session:
     def measured(self, *panels: Panel, machine: Mapping[str, Any] | None = None) -> None:
         """Notes the machine of the new cells, by default this one now, and writes the file. Call it after each cell.
 
-        RuntimeError if lines or a heat map would have cells of two machines.
+        RuntimeError if a row of lines, or a heat map, would have cells of two machines.
         """
         found = dict(machine or common.machine())
         for panel in panels:
             place = _place(panel, found)
+            new = [cell for cell in panel.cells if not cell.paper and cell.machine is None]
+            if others := panel.of_others(place, new):
+                raise RuntimeError(_of_two_machines(panel, others[0], found["cpu"]))
             panel.cells = [c if c.paper or c.machine is not None else replace(c, machine=place) for c in panel.cells]
         self.save()
 
@@ -134,20 +139,28 @@ class Session:
         self._save({**self._held, **self.panels})
 
 
+def _known(panel: Panel, processor: str) -> int | None:
+    """The number of the panel's machine with this processor."""
+    return next((i for i, one in enumerate(panel.machines) if one["cpu"] == processor), None)
+
+
 def _place(panel: Panel, machine: dict[str, Any]) -> int:
     """The number of a machine among those of a panel, which gets it if it is new. The last description stays."""
-    processors = [one["cpu"] for one in panel.machines]
-    if machine["cpu"] in processors:
-        panel.machines[place := processors.index(machine["cpu"])] = machine
-        return place
-    if panel.machines and panel.kind in ONE_MACHINE:
-        raise RuntimeError(
-            f"the cells of {panel.name} must be of one machine, as it draws them together: the file has those of "
-            f"{', '.join(processors)}, and these are of {machine['cpu']}. Give another --out, leave it out (--only), "
-            "or drop the others (--move)."
-        )
-    panel.machines.append(machine)
-    return len(panel.machines) - 1
+    place = _known(panel, machine["cpu"])
+    if place is None:
+        panel.machines.append(machine)
+        return len(panel.machines) - 1
+    panel.machines[place] = machine
+    return place
+
+
+def _of_two_machines(panel: Panel, other: Cell, processor: str) -> str:
+    assert other.machine is not None
+    return (
+        f"the cells of {panel.name}{f', {other.row}' if panel.kind == 'lines' else ''} must be of one machine, as they "
+        f"are read together: the file has those of {panel.machines[other.machine]['cpu']}, and these are of "
+        f"{processor}. Give another --out, leave it out (--only, --rows), or drop the others (--move)."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from bench.common import machine
 from bench.exact_layers import ExactAlong
 from bench.papers import hector, tasks
 from bench.papers.__main__ import PAPERS, main, parse, plan
-from bench.papers.cells import OURS, Cell, Panel, panel_of
+from bench.papers.cells import OURS, Cell, Kind, Panel, panel_of
 from bench.papers.draw import draw, figure_of, file_of
 from bench.papers.page import FIGURES, file, pages, panels_of
 from bench.papers.session import Session
@@ -192,7 +193,7 @@ def test_a_session_sorts() -> None:
     assert saved == [["Table 9"]]
 
 
-def test_tables_may_have_several_machines_and_lines_have_one() -> None:
+def test_tables_may_have_several_machines_and_a_line_and_a_heat_map_have_one() -> None:
     session = Session(options(), {}, lambda panels: None)
     panel = session.panel("Table 9", "a title", "s", "about.")
     for row, cpu in (("a", "one"), ("b", "another"), ("c", "one")):
@@ -200,24 +201,44 @@ def test_tables_may_have_several_machines_and_lines_have_one() -> None:
         session.measured(panel, machine={"cpu": cpu})
     head, table = lines(panel)
     assert head[-1] == "machine" and [line[-1] for line in table] == ["A", "B", "A"]
-    figure = session.panel("Figure 9", "a title", "s", "about.", "lines")
-    session.measured(figure, machine={"cpu": "one"})
-    assert "machine" not in lines(figure)[0]
-    with pytest.raises(RuntimeError, match="must be of one machine"):
-        session.measured(figure, machine={"cpu": "another"})
+    kinds: tuple[Kind, ...] = ("lines", "heat map")
+    for kind in kinds:
+        figure = session.panel(kind, "a title", "s", "about.", kind)
+        figure.value(OURS, "a", "1", 3.0)
+        session.measured(figure, machine={"cpu": "one"})
+        assert "machine" not in lines(figure)[0]
+        figure.value(OURS, "a", "2", 4.0)
+        with pytest.raises(RuntimeError, match="must be of one machine"):
+            session.measured(figure, machine={"cpu": "another"})
+    figure = session.panels["lines"]
+    figure.cells.pop()
+    figure.value(OURS, "b", "1", 5.0)
+    session.measured(figure, machine={"cpu": "another"})
+    head, table = lines(figure)
+    assert head[-1] == "machine" and [line[-1] for line in table] == ["A", "B"]
+    assert [name.split()[-1] for name in legend_of(figure)] == ["(A)", "(B)"]
 
 
-def test_lines_of_another_machine_are_dropped_where_that_is_asked_for() -> None:
+def legend_of(panel: Panel) -> list[str]:
+    for column in ("2", "3"):  # a line is drawn of at least three numbers
+        panel.cells += [replace(cell, column=column) for cell in panel.cells if cell.column == "1"]
+    figure = figure_of(panel)
+    assert figure is not None
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_what_other_machines_measured_of_a_line_is_dropped_where_that_is_asked_for() -> None:
     held = Panel("Figure 9", "a title", "s", "about.", "lines", machines=[{"cpu": "another"}])
-    held.cells = [Cell("a", "1", OURS, 3.0, machine=0)]
+    held.cells = [Cell(row, "1", OURS, 3.0, machine=0) for row in ("a", "b")]
     kept, moved = (Session(options(*given), {held.name: held}, lambda panels: None) for given in ((), ("--move",)))
-    for session, cells in ((kept, 1), (moved, 0)):
+    for session, rows in ((kept, ["a", "b"]), (moved, ["b"])):
         panel = session.panel("Figure 9", "a title", "s", "about.", "lines")
         assert session.wants("a", "2", panel, seconds=1.0)
-        assert len(panel.cells) == cells
+        assert [cell.row for cell in panel.cells] == rows
     panel.value(OURS, "a", "2", 4.0)
     moved.measured(panel)
-    assert [one["cpu"] for one in panel.machines] == [machine()["cpu"]]
+    assert [one["cpu"] for one in panel.machines] == ["another", machine()["cpu"]]
+    assert [(cell.row, cell.machine) for cell in panel.cells] == [("b", 0), ("a", 1)]
 
 
 def test_time_and_memory_are_chosen_apart() -> None:
