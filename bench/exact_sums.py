@@ -2,8 +2,8 @@
 
 The sum over the edges (s, t, w) of w x[s], for each destination t, is the product of the sparse matrix A with A[t, s] =
 w and of x; its gradient by x is the product with the transposed matrix. Both are PyTorch's products of a CSR matrix,
-in which an edge that occurs twice has two entries, and so are the gradients of the inner products of both ends. These
-products, and the gradient by w, are computed for `PIECE` edges at a time.
+in which an edge that occurs twice has two entries, and so are the gradients of the inner products of both ends. Inner
+products, of which the gradient by w is made, too, are computed for `PIECE` edges at a time.
 """
 
 from __future__ import annotations

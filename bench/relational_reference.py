@@ -49,7 +49,10 @@ class _Relation:
     index: Tensor
 
 
-def _relations(case: Case) -> list[_Relation]:
+Relations = Sequence[_Relation]
+
+
+def _relations(case: Case) -> Relations:
     """The relations that have edges, in the order of edges."""
     found = []
     for r, (first, end) in enumerate(pairwise(case.first_edges)):
@@ -60,10 +63,9 @@ def _relations(case: Case) -> list[_Relation]:
     return found
 
 
-def _collect(matrices: Sequence[Tensor], share: Tensor, case: Case) -> Tensor:
+def _collect(matrices: Sequence[Tensor], share: Tensor, case: Case, relations: Relations) -> Tensor:
     """[N, 64]: the sum over edges of share * x[src] matrices[relation]."""
     out = share.new_zeros(case.x.shape)
-    relations = _relations(case)
     for one, part in zip(relations, share.split([one.index.size(1) for one in relations]), strict=True):
 
         def total(matrix: Tensor, part: Tensor, one: _Relation = one) -> Tensor:
@@ -73,10 +75,10 @@ def _collect(matrices: Sequence[Tensor], share: Tensor, case: Case) -> Tensor:
     return out
 
 
-def _scores(case: Case, score: Callable[..., Tensor], *tensors: Sequence[Tensor]) -> Tensor:
+def _scores(case: Case, relations: Relations, score: Callable[..., Tensor], *tensors: Sequence[Tensor]) -> Tensor:
     """[E]: `score(sources, destinations, index, ...)` of rows of nodes and of what `tensors` have for a relation."""
     found = [torch.zeros(0, dtype=torch.float64, device=case.x.device)]
-    for one in _relations(case):
+    for one in relations:
 
         def of_rows(*given: Tensor, one: _Relation = one) -> Tensor:
             return score(case.x[one.src].double(), case.x[one.dst].double(), one.index, *given)
@@ -95,20 +97,20 @@ def _softmax(score: Tensor, case: Case, *, within: bool) -> Tensor:
     return shifted / score.new_zeros(count).index_add(0, which, shifted)[which]
 
 
-def _rgcn(w: Weights, case: Case, within: bool) -> Tensor:
-    return _collect(w["weight"].unbind(), case.norm.double(), case) + case.x.double() @ w["root"]
+def _rgcn(w: Weights, case: Case, relations: Relations, within: bool) -> Tensor:
+    return _collect(w["weight"].unbind(), case.norm.double(), case, relations) + case.x.double() @ w["root"]
 
 
-def _rgat(w: Weights, case: Case, within: bool) -> Tensor:
+def _rgat(w: Weights, case: Case, relations: Relations, within: bool) -> Tensor:
     def score(x: Tensor, y: Tensor, index: Tensor, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return (x @ (weight @ a))[index[0]] + (y @ (weight @ b))[index[1]]
 
     matrices, left, right = (w[name].unbind() for name in ("weight", "att_src", "att_dst"))
-    share = _softmax(F.leaky_relu(_scores(case, score, matrices, left, right), SLOPE), case, within=within)
-    return _collect(matrices, share, case)
+    share = _softmax(F.leaky_relu(_scores(case, relations, score, matrices, left, right), SLOPE), case, within=within)
+    return _collect(matrices, share, case, relations)
 
 
-def _hgt(w: Weights, case: Case, within: bool) -> Tensor:
+def _hgt(w: Weights, case: Case, relations: Relations, within: bool) -> Tensor:
     """Nodes of one type stand at each end of a relation, so that the product of its matrices is taken first."""
 
     def score(x: Tensor, y: Tensor, index: Tensor, key: Tensor, query: Tensor, prior: Tensor) -> Tensor:
@@ -116,14 +118,14 @@ def _hgt(w: Weights, case: Case, within: bool) -> Tensor:
 
     src, dst = case.ends.unbind(1)
     keys, queries = (w["key"][src] @ w["att"]).unbind(), w["query"][dst].unbind()
-    share = _softmax(_scores(case, score, keys, queries, w["prior"].unbind()), case, within=within)
-    return _by_type(_collect((w["value"][src] @ w["msg"]).unbind(), share, case), w["last"], case)
+    share = _softmax(_scores(case, relations, score, keys, queries, w["prior"].unbind()), case, within=within)
+    return _by_type(_collect((w["value"][src] @ w["msg"]).unbind(), share, case, relations), w["last"], case)
 
 
 def reference(model: str, case: Case, weights: Weights, *, within: bool = False) -> dict[str, Tensor]:
     """`out` [N, 64], `loss`, and gradients by name, all float64. `within`: each relation has its own softmax."""
     wide = {name: value.double().requires_grad_() for name, value in weights.items()}
-    out = {"rgcn": _rgcn, "rgat": _rgat, "hgt": _hgt}[model](wide, case, within)
+    out = {"rgcn": _rgcn, "rgat": _rgat, "hgt": _hgt}[model](wide, case, _relations(case), within)
     loss = F.cross_entropy(out, case.y)
     loss.backward()
     grads = {name: value.grad for name, value in wide.items() if value.grad is not None}

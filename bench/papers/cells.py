@@ -32,8 +32,8 @@ class Cell:
 
 
 ONE_MACHINE: dict[Kind, Callable[[Cell], str]] = {"lines": lambda cell: cell.row, "heat map": lambda cell: ""}
-"""The kinds of which numbers are read along a line or over a map, so they have to be of one machine: what the cells
-have in common that are read together, the row of a line or nothing of a map."""
+"""The kinds whose numbers are read along a line or over a map. Cells for which the function gives the same must be of
+one machine: those of a row of lines, and all of a heat map."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What judges in float64: sums and inner products in pieces, and the reference of relational layers."""
+"""Tests of references in float64: sums and inner products in pieces, and relational layers."""
 
 from __future__ import annotations
 
