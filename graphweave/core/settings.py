@@ -68,9 +68,9 @@ class Settings:
     """GRAPHWEAVE_STORE_COMPILATIONS: 0 neither keeps whole compilations on disk nor looks for them there, so that every
     process plans its own. Kernels are kept."""
 
-    format_bytes: int = GIB
+    format_bytes: int = field(default_factory=lambda: max(GIB, _memory_bytes() // 4))
     """GRAPHWEAVE_FORMAT_BYTES: upper limit on cached graph formats, and another one of the same size on cached results
-    that depend on the graph alone."""
+    that depend on the graph alone. By default a quarter of the machine's memory, at least 1 GiB."""
 
     arena_bytes: int = field(default_factory=lambda: max(GIB, min(4 * GIB, _memory_bytes() // 8)))
     """GRAPHWEAVE_ARENA_BYTES: upper limit on the free buffers that the arena keeps for reuse; 0 keeps none. By default

@@ -21,7 +21,11 @@ import torch
 from torch import Tensor
 
 from graphweave.core import locks
+from graphweave.core.counters import bump
+from graphweave.core.log import logger, warn_once
 from graphweave.runtime.tensor_layout import counter_of
+
+_log = logger(__name__)
 
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
@@ -101,7 +105,7 @@ class TrackedCache(Generic[T]):
         every insertion.
 
         `used` tells whether others than `get` have used a value since it was last asked; such a value gets a second
-        chance. `dropped` is called with each value that is dropped.
+        chance. `dropped` is called with each value that is dropped, or not kept at all.
         """
         self._bound, self._used, self._dropped = bound, used, dropped
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
@@ -136,7 +140,8 @@ class TrackedCache(Generic[T]):
         """Store a value that owns the tensors `made`. `versions` were read before the value was computed from
         `tensors`.
 
-        A value that alone exceeds the bound is not kept.
+        A value that alone exceeds the bound is not kept. Such values, and those of tensors in use that are dropped for
+        others, are counted as `live_drops`, which is logged once.
         """
         size = sum(nbytes(t) for t in (*tensors, *made))
         storages = tuple(map(_storage, tensors))
@@ -152,39 +157,45 @@ class TrackedCache(Generic[T]):
                 self._bytes += size
                 for s in inside:
                     self._held[s] = self._held.get(s, 0) + 1
+            elif self._dropped is not None:
+                self._dropped(value)
             dropped += self._some_dead(SEARCHED)
-            dropped += self._beyond(bound)
+            live = self._make_room(bound, dropped) + (size > bound)
+        _tell_of_drops(live, bound)
         del dropped
 
     def resize(self, key: Key, made: int) -> None:
         """Say how many bytes the value under `key` has now, besides the tensors from which it was computed."""
         dropped: list[_Entry[T] | None] = []
+        live, bound = 0, self._bound()
         with _lock:
             entry = self._entries.get(key)
             if entry is not None:
                 size = sum(map(nbytes, entry.aliases)) + made
                 self._bytes += size - entry.nbytes
                 entry.nbytes = size
-                bound = self._bound()
                 if size > bound:
                     dropped.append(self._pop(key))
-                dropped += self._beyond(bound)
+                    live += 1
+                live += self._make_room(bound, dropped)
+        _tell_of_drops(live, bound)
         del dropped
 
-    def _beyond(self, bound: int) -> list[_Entry[T] | None]:
-        """Entries taken out until at most `bound` bytes are left: dead ones, then those that were not used lately."""
-        found: list[_Entry[T] | None] = []
+    def _make_room(self, bound: int, dropped: list[_Entry[T] | None]) -> int:
+        """Move entries into `dropped` until at most `bound` bytes are left: dead ones, then those that were not used
+        lately. Returns the number of these."""
         if self._bytes > bound:
-            found += self._some_dead(len(self._entries))
-        chances = len(self._entries)
+            dropped += self._some_dead(len(self._entries))
+        chances, live = len(self._entries), 0
         while self._bytes > bound:
             key = next(iter(self._entries))
             chances -= 1
             if self._used is not None and chances >= 0 and self._used(self._entries[key].value):
                 self._entries.move_to_end(key)
             else:
-                found.append(self._pop(key))
-        return found
+                dropped.append(self._pop(key))
+                live += 1
+        return live
 
     def _some_dead(self, count: int) -> list[_Entry[T] | None]:
         """The dead among the next `count` entries, taken out."""
@@ -235,6 +246,17 @@ class TrackedCache(Generic[T]):
         """The number of `entries`, and the `bytes` that they hold."""
         with _lock:
             return {"entries": len(self._entries), "bytes": self._bytes}
+
+
+def _tell_of_drops(live: int, bound: int) -> None:
+    """Count entries of tensors in use that were dropped, and say so once. A bound of 0 keeps nothing by intention."""
+    if live and bound:
+        bump("live_drops", live)
+        warn_once(
+            f"What is kept for graphs in use exceeds GRAPHWEAVE_FORMAT_BYTES ({bound:,} bytes), so some of it is made "
+            "again at later calls. Raise it if there is memory.",
+            _log,
+        )
 
 
 def _no_longer_held(table: dict[int, int]) -> None:
