@@ -173,9 +173,9 @@ PAPER = Paper(
             '`recompute="always"` it is below DGL\'s all the same, as the column of least memory shows.'
         ),
         "Figure 2(b), DGL": (
-            "With one drawn edge, 54 MiB of graphweave's 345 are formats and index tensors of the graph, which DGL made "
-            "before the measured step, and 24 MiB are the sums of 128 features that it takes in front of the first "
-            "product, with half the additions; DGL multiplies first. What is left is 8 % above DGL's."
+            "With one drawn edge, 54 MiB of graphweave's 345 are formats and index tensors of the graph, which DGL "
+            "made before the measured step, and 24 MiB are the sums of 128 features that it takes in front of the "
+            "first product, with half the additions; DGL multiplies first. What is left is 8 % above DGL's."
         ),
     },
 )  # fmt: skip
