@@ -229,6 +229,8 @@ def show(bench: Bench, results: Mapping[str, Any], threads: int) -> None:
 
 def short(status: str) -> str:
     """The status of a peer without a number, shortened for a table."""
+    if "cannot judge" in status:  # the peer may have run, but nothing says that it is right
+        return "not judged"
     words = ("allocate memory", "bad_alloc", "MemoryError", "signal 9", "not enough memory")
     if any(word in status for word in words):
         return "out of memory"

@@ -42,6 +42,7 @@ def test_the_ways_of_writing_a_layer_give_the_same_numbers(layer: str) -> None:
 def test_a_table_says_why_a_system_gave_no_time() -> None:
     assert short("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory") == "out of memory"
     assert short("killed by signal 9") == "out of memory"
+    assert short("exact cannot judge: RuntimeError: can't allocate memory") == "not judged"
     assert short("no answer to 'turn' within 600 s") == "timeout"
     refused = "ScheduleError: Schedule: no kernel can take feature_tile=32: the tile is all of the features. Change it."
     assert short(refused) == "the tile is all of the features"
