@@ -14,7 +14,7 @@ COUNTERS: dict[str, str] = {
     "fallback_calls": "ATen calls made by compiled programs for what was not fused",
     "format_builds": "graph formats (CSR, columns, checked indices) built",
     "format_hits": "graph formats found in the cache",
-    "live_drops": "formats and graph-only results dropped because GRAPHWEAVE_FORMAT_BYTES were full, of tensors in use",
+    "live_drops": "what was kept for tensors in use (formats, results) and dropped, GRAPHWEAVE_FORMAT_BYTES being full",
     "unseen_edits": "edits of index tensors noticed that PyTorch does not see",
     "kernel_builds": "kernel texts compiled by the C++ compiler",
     "kernel_cache_hits": "kernels loaded from the disk cache",
