@@ -254,7 +254,7 @@ def _tell_of_drops(live: int, bound: int) -> None:
         bump("live_drops", live)
         warn_once(
             f"What is kept for graphs in use exceeds GRAPHWEAVE_FORMAT_BYTES ({bound:,} bytes), so some of it is made "
-            "again at later calls. Raise it if there is memory.",
+            "again at later calls. Set it higher if there is memory for that.",
             _log,
         )
 
