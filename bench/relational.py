@@ -3,7 +3,7 @@
     python -m bench.relational [--graphs aifb mutag bgs biokg rdf_aifb fb15k_237 wn18rr] [--models rgcn rgat hgt]
                                [--systems graphweave gw-U gw-C gw-R gw-C+R pyg-rgcn pyg-fast-rgcn pyg-rgat pyg-hgt
                                 pyg-hetero bmm dgl dgl-hetero dgl-udf] [--modes infer train] [--repeats 5]
-                               [--memory-graphs aifb fb15k_237] [--threads 2] [--timeout 60] [--memory-gb 12]
+                               [--memory-graphs aifb fb15k_237] [--threads 2] [--timeout 60] [--memory-gb 16]
                                [--cases NAME ...] [--dgl-python PYTHON] [--data-dir DIR] [--out FILE] [--resume]
 
 Each model is one layer, 64 -> 64, one head, on full graphs. `infer` is a forward pass without gradients; `train` is the
@@ -20,7 +20,8 @@ inverse of every relation (bench/relational_graphs.py). Systems:
 
 Edges are sorted by relation and nodes by type for all. Before timing, outputs, loss and gradients are compared with
 a float64 reference (bench/relational_reference.py). A system that would need more than --memory-gb by an estimate is
-left out. A system that takes more than a second a step has one round.
+left out (by default what a process may take of the memory that is available). A system that takes more than a second a
+step has one round.
 
 Ratios are to the fastest peer of a kind that computes the same function, and geometric means are over the graphs that
 have such a peer. HeteroConv of GATConv has another softmax (over the edges of one relation); it counts if no other peer
@@ -44,6 +45,7 @@ from bench import relational_pyg
 from bench import relational_tables as tables
 from bench.case import Bench, Case, Check, Numbers, Peers
 from bench.check import worst_error
+from bench.common import available_memory
 from bench.graphs import data_dir
 from bench.options import Among
 from bench.relational_launches import count
@@ -144,10 +146,11 @@ def compared(want: Result, got: Result) -> Result:
     return Result(want.outputs, {**grads, **shared})
 
 
-def refusal(limit: float, peer: str, model: str, graph: str, mode: str, folder: Path) -> str | None:
-    """Why a system is not run: it lacks options, or needs more than `limit` bytes. None if it is run."""
+def refusal(memory_gb: float, peer: str, model: str, graph: str, mode: str, folder: Path) -> str | None:
+    """Why a system is not run: it lacks options, or needs more memory. None if it is run."""
     if lacking := [name for name in VARIANTS.get(peer, ()) if name not in OPTIONS]:
         return f"no option {', '.join(lacking)} in this version"
+    limit = memory_gb * GIB if memory_gb else available_memory()
     bytes_needed = needed(peer, model, mode == "train", graphs.kept(graph, folder))
     return f"needs {bytes_needed / GIB:.0f} GB" if bytes_needed > limit else None
 
@@ -203,7 +206,7 @@ def case_of(model: str, graph: str, mode: str, options: Namespace, systems: tupl
         f"{model} {graph} {mode}", build, peers,
         Check(TOLERANCE, REFERENCE, error=error, compared=compared, others=others),
         {"model": model, "graph": graph, "mode": mode, "folder": folder}, {"graph": "tiny"}, arrays, counted,
-        None if options.quick else graphs.missing(graph, folder), partial(refusal, options.memory_gb * GIB),
+        None if options.quick else graphs.missing(graph, folder), partial(refusal, options.memory_gb),
         graph in options.memory_graphs,
     )  # fmt: skip
 
@@ -225,7 +228,7 @@ def cases(options: Namespace) -> Iterator[Case | Numbers]:
 
 OPTIONS_HERE = {
     "graphs": Among(graphs.GRAPHS, tuple(name for name in graphs.GRAPHS if name not in graphs.ON_DEMAND)),
-    "models": Among(MODELS), "modes": Among(MODES), "memory_graphs": ("aifb", "fb15k_237"), "memory_gb": 12.0,
+    "models": Among(MODELS), "modes": Among(MODES), "memory_graphs": ("aifb", "fb15k_237"), "memory_gb": 0.0,
     "data_dir": data_dir(),
 }  # fmt: skip
 BENCH = Bench(
