@@ -76,6 +76,11 @@ GW_INLINE gw_element<V> gw_fold(V (&parts)[N], F fold) {
   return gw_across(gw_fold_each(parts, fold), fold);
 }
 
+// to[i] += from[i], whatever their types.
+template <class T, class From, int64_t N>
+GW_INLINE void gw_add_to(T* to, const From (&from)[N]) {
+  for (int64_t i = 0; i < N; ++i) to[i] = static_cast<T>(to[i] + from[i]);
+}
 // to[i] = fold(to[i], from[i]) for N elements.
 template <int64_t N, class F, class T>
 GW_INLINE void gw_fold_into(T* to, const T* from, F fold) {
