@@ -83,7 +83,7 @@ class Arena:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, room: int = 0) -> Tensor:
         """A contiguous CPU tensor with undefined contents. From 1 MiB on, its data starts on a page. Its storage has
-        memory for `room` further rows behind its own."""
+        memory for `room` further rows behind its own. MemoryError if the system has no memory for it."""
         count = (shape[0] + room) * math.prod(shape[1:]) if room else math.prod(shape)
         nbytes = count * dtype.itemsize
         make = make_resizable() if nbytes >= SMALLEST else None
@@ -131,7 +131,21 @@ class Arena:
             else:
                 self._misses += 1
         del dropped
-        return buffer if buffer is not None else _map(size)
+        return buffer if buffer is not None else self._mapped(size)
+
+    def _mapped(self, size: int) -> _Buffer:
+        """A new buffer, for which free ones of other sizes are given back if the system has no memory left."""
+        try:
+            return _map(size)
+        except OSError:
+            self.trim()
+        try:
+            return _map(size)
+        except OSError as error:
+            raise MemoryError(
+                f"no memory for {size:,} bytes of a value of the compiled function ({error}). Give graphweave.compile "
+                "options={'memory': '8G'}, which computes more and keeps less, or take a smaller graph."
+            ) from error
 
     def _settle_if_free(self) -> None:
         if self._lock.acquire(blocking=False):

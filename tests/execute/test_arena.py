@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphweave.runtime import arena as arena_module
 from graphweave.runtime.arena import SMALLEST, Arena, size_class
 from tests import patience
 
@@ -211,6 +213,39 @@ def test_the_interpreter_may_exit_while_tensors_live() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=patience.seconds())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{8 * MIB} {float(1 << 20)}\n"
+
+
+def give_at_most(room: int, arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the system map no more than `room` bytes, as one whose memory is full."""
+    mapped = arena_module._map
+
+    def with_limit(size: int) -> arena_module._Buffer:
+        held = arena.stats()
+        if held["in_use"] + held["retained"] + size > room:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return mapped(size)
+
+    monkeypatch.setattr(arena_module, "_map", with_limit)
+
+
+def test_free_buffers_make_room_for_others(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call failed with an OSError while buffers of earlier calls had all memory."""
+    give_at_most(12 * MIB, arena, monkeypatch)
+    floats(arena, 6)
+    floats(arena, 4)
+    assert arena.stats()["retained"] == 10 * MIB
+    large = floats(arena, 8)
+    assert arena.stats()["retained"] == 0
+    assert large.numel() * 4 == 8 * MIB
+
+
+def test_no_memory_says_what_takes_less(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_at_most(12 * MIB, arena, monkeypatch)
+    kept = floats(arena, 8)
+    with pytest.raises(MemoryError, match=r"8,388,608 bytes .* options=\{'memory'"):
+        floats(arena, 8)
+    del kept
+    assert floats(arena, 8).numel() * 4 == 8 * MIB
 
 
 def test_a_tensor_that_outlives_the_modules_at_exit_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
