@@ -12,8 +12,9 @@ import graphweave
 
 N = 1_000_000
 WIDTH = 3
-TOLERANCE = 4e-7
-"""Relative. A sum one by one is off by ten times as much and more."""
+TOLERANCE = 1e-6
+"""Relative. A sum one by one is off by ten times as much and more, since rows without edges are alike: each time the
+same number is added, it is rounded in the same direction."""
 
 Model = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -37,7 +38,7 @@ def of_edges(x: Tensor, scale: Tensor, src: Tensor, dst: Tensor) -> Tensor:
 def test_sums_over_a_million_rows(model: Model) -> None:
     drawn = torch.Generator().manual_seed(3)
     x = 3 + 0.1 * torch.rand(N, WIDTH, generator=drawn)
-    src, dst = torch.randint(N, (2, N), generator=drawn)
+    src, dst = torch.randint(N, (N,), generator=drawn), torch.randint(N // 3, (N,), generator=drawn)
     scale = torch.full((), 0.7)
 
     def run(call: Model, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
