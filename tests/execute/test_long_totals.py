@@ -11,6 +11,8 @@ from torch import Tensor
 import graphweave
 
 N = 1_000_000
+ITEMS = 62_500
+"""Items of a batch, in a test with N rows in all."""
 WIDTH = 3
 TOLERANCE = 1e-6
 """Relative. A sum one by one is off by ten times as much and more, since rows without edges are alike: each time the
@@ -34,19 +36,35 @@ def of_edges(x: Tensor, scale: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     return (x[src] * x[dst] * scale).sum()
 
 
+def of_items(x: Tensor, scale: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """Mean over the rows of all items of a batch on one graph."""
+    return torch.logsumexp(torch.zeros_like(x).index_add(1, dst, x[:, src] * scale), 2).mean()
+
+
 @pytest.mark.parametrize("model", [of_rows, of_columns, of_edges])
 def test_sums_over_a_million_rows(model: Model) -> None:
     drawn = torch.Generator().manual_seed(3)
     x = 3 + 0.1 * torch.rand(N, WIDTH, generator=drawn)
-    src, dst = torch.randint(N, (N,), generator=drawn), torch.randint(N // 3, (N,), generator=drawn)
-    scale = torch.full((), 0.7)
+    check(model, x, torch.randint(N, (N,), generator=drawn), torch.randint(N // 3, (N,), generator=drawn))
+
+
+def test_sums_over_many_items() -> None:
+    drawn = torch.Generator().manual_seed(3)
+    nodes = N // ITEMS
+    x = 3 + 0.1 * torch.rand(ITEMS, nodes, WIDTH, generator=drawn)
+    src, dst = torch.randint(nodes, (nodes,), generator=drawn), torch.randint(nodes // 3, (nodes,), generator=drawn)
+    check(of_items, x, src, dst)
+
+
+def check(model: Model, x: Tensor, src: Tensor, dst: Tensor) -> None:
+    """The result and the gradient of a number that messages are multiplied by are those of float64."""
 
     def run(call: Model, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        parameter = scale.to(dtype).requires_grad_()
-        out = call(x.to(dtype), parameter, src, dst)
+        scale = torch.full((), 0.7, dtype=dtype, requires_grad=True)
+        out = call(x.to(dtype), scale, src, dst)
         out.sum().backward()
-        assert parameter.grad is not None
-        return out.detach(), parameter.grad
+        assert scale.grad is not None
+        return out.detach(), scale.grad
 
     want, got = run(model, torch.float64), run(graphweave.compile(model), torch.float32)
     for wanted, found in zip(want, got, strict=True):

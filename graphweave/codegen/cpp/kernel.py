@@ -298,10 +298,11 @@ class _CppUnit:
         w.line(f"for ({ends}; ++gw_i) {pointer}[gw_i] = {neutral};")
 
     def _chunk(self, w: Writer) -> None:
-        pointers = self._parts(w, self.part)
+        pointers, sums, blocks = self._parts(w, self.part), self._sums_of_blocks(w), self._of_blocks("block")
         for buffer in self.totals:
             self._fill(w, buffer, pointers[buffer.name])
-        args = self.csrs + [pointers.get(b.name, self._rows_of_item(b)) for b in self.kernel.buffers]
+        totals = pointers | blocks
+        args = self.csrs + [totals.get(b.name, self._rows_of_item(b)) for b in self.kernel.buffers]
         if self.scratch:
             w.line("char* const gw_mine = scratch + gw_bytes * thread;")
             for array in self.private:
@@ -317,8 +318,23 @@ class _CppUnit:
             w.line("const int64_t gw_end = gw_items * (gw_share + 1) / gw_shares;")
             with w.block("for (int64_t gw_item = gw_items * gw_share / gw_shares; gw_item < gw_end; ++gw_item)"):
                 self._call_rows(w, args)
-            return
-        self._call_rows(w, args)
+        else:
+            self._call_rows(w, args)
+        for buffer in self.in_blocks:
+            w.line(f"gw_add_to({pointers[buffer.name]}, {sums[buffer.name]});")
+        if self.in_blocks and self.streamed:
+            w.line("gw_streamed();")
+
+    def _sums_of_blocks(self, w: Writer) -> dict[str, str]:
+        """Declares the sums of a chunk's blocks of rows; returns their names."""
+        sums = self._of_blocks("sum")
+        for name, array in sums.items():
+            w.line(f"double {array}[{self.scope.arrays[name].numel}] = {{}};")
+        return sums
+
+    def _of_blocks(self, suffix: str) -> dict[str, str]:
+        """The names of arrays, one for each total that is summed in blocks of rows."""
+        return {b.name: self.names.derived(b.name, suffix) for b in self.in_blocks}
 
     def _call_rows(self, w: Writer, args: list[str]) -> None:
         if not self.walked or self.kernel.items is not None:  # no row of a kernel that walks items is divided
@@ -334,30 +350,18 @@ class _CppUnit:
             w.line(f"{self.rows_name}({', '.join([*args, first, end])});")
             return
         self.scope.headers.add("folds")
-        sums = {b.name: self.names.derived(b.name, "sum") for b in self.in_blocks}
-        blocks = {self._part_of(b): self.names.derived(b.name, "block") for b in self.in_blocks}
+        sums, blocks = self._of_blocks("sum"), self._of_blocks("block")
         w.line(f"const int64_t gw_last = {end};")
-        for buffer in self.in_blocks:
-            w.line(f"double {sums[buffer.name]}[{self.scope.arrays[buffer.name].numel}] = {{}};")
         with w.block(f"for (int64_t gw_begin = {first}; gw_begin < gw_last; gw_begin += {self.block_rows})"):
             short = f"gw_last - gw_begin < {self.block_rows}"
             w.line(f"const int64_t gw_until = {short} ? gw_last : gw_begin + {self.block_rows};")
             for buffer in self.in_blocks:
-                block, numel = blocks[self._part_of(buffer)], self.scope.arrays[buffer.name].numel
+                block, numel = blocks[buffer.name], self.scope.arrays[buffer.name].numel
                 w.line(f"alignas({_ALIGN}) {ctype(buffer.dtype)} {block}[{numel}];")
                 self._fill(w, buffer, block)
-            own = [blocks.get(one, one) for one in args]
-            w.line(f"{self.rows_name}({', '.join([*own, 'gw_begin', 'gw_until'])});")
-            for buffer in self.in_blocks:
-                w.line(f"gw_add_to({sums[buffer.name]}, {blocks[self._part_of(buffer)]});")
-        for buffer in self.in_blocks:
-            w.line(f"gw_add_to({self._part_of(buffer)}, {sums[buffer.name]});")
-        if self.streamed:
-            w.line("gw_streamed();")
-
-    def _part_of(self, buffer: loop.Buffer) -> str:
-        """The name of the pointer to this chunk's copy of a total."""
-        return self.names.derived(buffer.name, "part")
+            w.line(f"{self.rows_name}({', '.join([*args, 'gw_begin', 'gw_until'])});")
+            for name, block in blocks.items():
+                w.line(f"gw_add_to({sums[name]}, {block});")
 
     def _has_blocks(self, buffer: loop.Buffer) -> bool:
         floats = buffer.fold is Fold.sum and buffer.dtype.is_float
