@@ -31,6 +31,7 @@ from graphweave.passes.rules import (
     split_linear,
     split_products,
     totals,
+    typed_linear,
     typed_push,
     typed_reorder,
 )
@@ -125,7 +126,8 @@ def forward_compactions(facts: Facts, late: frozenset[ir.Ref]) -> Iterator[Move]
 
 
 def _compacting(facts: Facts, pairs: Iterable[tuple[ir.Ref, ir.Ref]]) -> Iterator[Move]:
-    """For each pair of maps the move that tries its rule at all that reads a value of these edges."""
+    """For each pair of maps the move that tries its rule at all that reads a value of these edges. A push of an outer
+    product that other moves have left of a sum becomes a typed gram first."""
     types = facts.program.types
     readers: dict[Space, list[ir.Ref]] = {}
     for ref, used in enumerate(facts.flow.operands):
@@ -134,7 +136,7 @@ def _compacting(facts: Facts, pairs: Iterable[tuple[ir.Ref, ir.Ref]]) -> Iterato
     for m, t in pairs:
         along = types[m]
         assert isinstance(along, ir.MapType)
-        yield Move((compact.compact(m, t),), tuple(readers[along.dom]))
+        yield Move((compact.compact(m, t), typed_linear.RULE), tuple(readers[along.dom]))
 
 
 def pairs_in(program: ir.Program) -> tuple[tuple[ir.Ref, ir.Ref], ...]:
@@ -147,24 +149,40 @@ def _pairs_by_node(program: ir.Program) -> Iterator[tuple[ir.Ref, list[tuple[ir.
     pairs."""
     made = {t.space for t in program.types if isinstance(t, ir.DistinctType)}
     made |= {n.cod for n in program.nodes if isinstance(n, ir.MapOf)}
+    types = {_rows_of(program, n.map) for n in program.nodes if isinstance(n, ir.MatMul) and n.map is not None}
     for ref, node in enumerate(program.nodes):
-        if pairs := [(m, t) for m, t in _meeting(program, node) if m is not None and _may_pair(program, m, t, made)]:
+        met = _meeting(program, node, types)
+        if pairs := [(m, t) for m, t in met if m is not None and _may_pair(program, m, t, made)]:
             yield ref, pairs
 
 
-def _meeting(program: ir.Program, node: ir.Node) -> list[tuple[ir.Ref | None, ir.Ref]]:
-    """Maps that meet in a typed product, or in a push of one."""
+def _rows_of(program: ir.Program, m: ir.Ref) -> Space:
+    along = program.types[m]
+    assert isinstance(along, ir.MapType)
+    return along.cod
+
+
+def _meeting(program: ir.Program, node: ir.Node, types: set[Space]) -> list[tuple[ir.Ref | None, ir.Ref]]:
+    """Maps that meet in a typed product, in a push of one, or in a push of pulled rows to one of `types`."""
     if isinstance(node, ir.MatMul) and node.map is not None:
         return [(_pull_map(program, node.x), node.map)]
     if isinstance(node, ir.Gram) and node.map is not None:
         return [(_pull_map(program, node.x), node.map), (_pull_map(program, node.y), node.map)]
     if isinstance(node, ir.Push) and not node.fused:
-        return [(node.map, t) for t in _types_behind(program, node.x)]
+        met: list[tuple[ir.Ref | None, ir.Ref]] = [(node.map, t) for t in _types_behind(program, node.x)]
+        if _rows_of(program, node.map) in types:
+            met += [(n.map, node.map) for n in _behind(program, node.x) if isinstance(n, ir.Pull)]
+        return met
     return []
 
 
 def _types_behind(program: ir.Program, ref: ir.Ref) -> list[ir.Ref]:
     """Maps of the typed products whose values, up to factors and sums, are the value `ref`."""
+    return [n.map for n in _behind(program, ref) if isinstance(n, ir.MatMul) and n.map is not None]
+
+
+def _behind(program: ir.Program, ref: ir.Ref) -> list[ir.Node]:
+    """The nodes whose values, up to factors, sums and reshapes, are the value `ref`."""
 
     def nearer(r: ir.Ref) -> Iterable[ir.Ref]:
         node = program.nodes[r]
@@ -172,8 +190,7 @@ def _types_behind(program: ir.Program, ref: ir.Ref) -> list[ir.Ref]:
             return (below(program, r),)
         return node.args if isinstance(node, ir.Pointwise) and node.op.facts.linear else ()
 
-    behind = (program.nodes[r] for r in sorted(reached([ref], nearer)))
-    return [n.map for n in behind if isinstance(n, ir.MatMul) and n.map is not None]
+    return [program.nodes[r] for r in sorted(reached([ref], nearer))]
 
 
 def _shared(node: ir.Node) -> bool:

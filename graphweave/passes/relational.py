@@ -54,9 +54,11 @@ class Relational:
         """Moves that may follow, each if it gains.
 
         Fused pushes come before compaction, which leaves nothing to fuse; the start that compacts tries that order.
+        Other moves make grams that no start can compact, since they were parts of sums.
         """
-        free = ((self.reorder, reorderings), (None, bases), (None, typed_pushes), (self.compact, compactions))
-        return tuple(make for decided, make in free if decided is None)
+        reorders, compacts = self.reorder is None, self.compact is not False
+        free = ((reorders, reorderings), (True, bases), (True, typed_pushes), (compacts, compactions))
+        return tuple(make for may, make in free if may)
 
 
 def _either(decided: bool | None) -> tuple[bool, ...]:

@@ -13,8 +13,9 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.choices import Choices
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Gram, Program
+from graphweave.ir.message.nodes import Gram, Pointwise, Program, Type
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
@@ -152,6 +153,40 @@ def check_ways_to_start(decided: int, numbers: Sequence[int]) -> None:
         for seed, graph in enumerate(zoo(3)[number % 4 :: 4]):
             assert_equal(program, {f"{graph.name}, {body}": after}, given_for(program, graph, seed + number))
     assert changed > len(numbers) // 8
+
+
+def test_gradients_of_matrices_that_are_sums_are_compacted() -> None:
+    """A relational attention's weights make messages and scores of both ends, and are read at each edge. What edges add
+    to their gradient is a sum of outer products: no part of it needs more than a row for each pair."""
+    program = program_of("""
+%16: V[9] f64 = input z
+%17: E[9] f64 = pull %16, %2
+%18: E[9] f64 = pull %16, %15
+%19: E[8] f64 = matmul %17, %7, %3
+%20: R[1, 8] f64 = input b
+%21: E[1, 8] f64 = pull %20, %3
+%22: E[1] f64 = input s
+%23: E[8] f64 = mul %19, %22
+%24: E[1, 8] f64 = reshape %23 [1, 8]
+%25: E[9, 1] f64 = reshape %17 [9, 1]
+%26: E[9, 1] f64 = reshape %18 [9, 1]
+%27: E[9, 8] f64 = mul %25, %24
+%28: E[1, 1] f64 = reshape %22 [1, 1]
+%29: E[1, 8] f64 = mul %21, %28
+%30: E[9, 8] f64 = mul %25, %29
+%31: E[9, 8] f64 = mul %26, %29
+%32: E[9, 8] f64 = add %27, %30
+%33: E[9, 8] f64 = add %32, %31
+%34: R[9, 8] f64 = push.sum %33, %3""")
+    statistics = Statistics(((V, 1_000), (R, 40), (E, 1_000_000)))
+    for pairs in (5_000, 1_000_000):
+        after = rewritten_on(program, statistics, pairs, Choices())
+        computed = (t for n, t in zip(after.nodes, after.types, strict=True) if isinstance(n, Pointwise))
+        wide = [t for t in computed if isinstance(t, Type) and t.space == E and numel(t.shape) > 1]
+        assert bool(wide) is (pairs > 5_000)
+        assert sum(isinstance(n, Gram) for n in after.nodes) == (0 if wide else 3)
+        for seed, graph in enumerate(zoo(3)):
+            assert_equal(program, {f"{graph.name}, {pairs}": after}, given_for(program, graph, seed))
 
 
 def test_decisions_are_kept() -> None:

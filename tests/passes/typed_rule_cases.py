@@ -212,6 +212,16 @@ APPLIES = {
 %21: E[1, 8] f64 = reshape %20 [1, 8]
 %22: E[1, 8] f64 = mul %21, %12
 %23: V[1, 8] f64 = push.sum %22, %2"""),
+        ("rows of a type, each with a number", """
+%16: E[1] f64 = input s
+%17: E[4] f64 = mul %8, %16
+%18: R[4] f64 = push.sum %17, %3"""),
+        ("rows of a type, in blocks, divided, with a sign", """
+%16: E[1, 1] f64 = input s
+%17: E[2, 2] f64 = reshape %8 [2, 2]
+%18: E[2, 2] f64 = div %17, %16
+%19: E[2, 2] f64 = neg %18
+%20: R[2, 2] f64 = push.sum %19, %3"""),
     ],
     "reorder": [
         ("a vector of types", """

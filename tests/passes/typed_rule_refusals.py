@@ -300,6 +300,21 @@ REFUSED = {
 %17: E[8] f64 = matmul %16, %7, %3
 %18: E[8] f64 = mul %17, %17
 %19: V[8] f64 = push.sum %18, %2"""),
+        ("rows of a type without a number", "%16: R[4] f64 = push.sum %8, %3"),
+        ("rows of a type, with a number a feature", """
+%16: E[4] f64 = input s
+%17: E[4] f64 = mul %8, %16
+%18: R[4] f64 = push.sum %17, %3"""),
+        ("rows of a type that divide", """
+%16: E[1] f64 = input s
+%17: E[4] f64 = div %16, %8
+%18: R[4] f64 = push.sum %17, %3"""),
+        ("numbers of a type", """
+%16: V[1] f64 = input y
+%17: E[1] f64 = pull %16, %2
+%18: E[1] f64 = input s
+%19: E[1] f64 = mul %17, %18
+%20: R[1] f64 = push.sum %19, %3"""),
         ("work on both, of which nothing is compact", """
 %16: E[4] f64 = tanh %8
 %17: E[3] f64 = slice %8 dim=0 0:3:1

@@ -3,8 +3,8 @@
 Compact materialisation (Hector, section 3.2.2): what depends on the source and the relation of an edge alone is the
 same for all edges that have both in common. Legal for every row-wise f. The transposed forms are for the backward, and
 for a forward with fewer pairs of destination and relation than edges: push(typed(x), m) ->
-push(typed(push(x, pair)), m') and gram(pull(x, m), y, t) -> gram(pull(x, m'), push(y, pair), t'). It pays where pairs
-are fewer than edges.
+push(typed(push(x, pair)), m') and gram(pull(x, m), y, t) -> gram(pull(x, m'), push(y, pair), t'), of which
+push(s * pull(x, m), t) with one number s an edge is a case. It pays where pairs are fewer than edges.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def _apply(m: ir.Ref, t: ir.Ref, build: Builder, ref: ir.Ref) -> ir.Ref | None:
             return _gram(build, ref, node, m, t)
         case ir.Push(x, along, Fold.sum, 0) if along == m:
             return _push(build, ref, x, m, t)
+        case ir.Push(x, along, Fold.sum, 0) if along == t:
+            return _push_to_types(build, ref, x, m, t)
         case _ if isinstance(node, _ROW_WISE):
             return _row_wise(build, ref, node, m, t)
         case _:
@@ -78,6 +80,23 @@ def _push(build: Builder, ref: ir.Ref, x: ir.Ref, m: ir.Ref, t: ir.Ref) -> ir.Re
     out = build.add(ir.MatMul(build.add(ir.Push(scaled, pairs.pair, Fold.sum), loc), node.w, pairs.second), loc)
     pushed = build.add(ir.Push(shaped(build, out, whole.shape, loc), pairs.first, Fold.sum), loc)
     return negated(build, pushed, p.sign, loc)
+
+
+def _push_to_types(build: Builder, ref: ir.Ref, x: ir.Ref, m: ir.Ref, t: ir.Ref) -> ir.Ref | None:
+    """push(s * pull(x, m), t) -> gram(pull(x, m'), push(s, pair), t'), if s is one number a row."""
+    p, whole = product(build, x), value_type(build, x)
+    rows = [f for f in p.factors if numel(f.shape) == numel(whole.shape) and _pulled(build, f.ref, {m})]
+    scales = [f for f in p.factors if f not in rows]
+    if len(rows) != 1 or rows[0].inverse or not whole.dtype.is_float or numel(whole.shape) == 1:
+        return None
+    if not scales or any(numel(f.shape) != 1 for f in scales):
+        return None
+    loc, pairs = build.locs[ref], pair_maps(build, m, t)
+    above = shaped(build, _above(build, rows[0].ref, m, t, pairs), (numel(whole.shape),), loc)
+    factors = [Factor(f.ref, (1,), f.inverse) for f in scales]
+    scale = shaped(build, multiplied(build, factors, whole.dtype, whole.space, loc), (1,), loc)
+    summed = build.add(ir.Gram(above, build.add(ir.Push(scale, pairs.pair, Fold.sum), loc), pairs.second), loc)
+    return negated(build, shaped(build, summed, whole.shape, loc), p.sign, loc)
 
 
 def _is_typed(build: Builder, ref: ir.Ref, t: ir.Ref) -> bool:
