@@ -62,7 +62,10 @@ class Rewrite:
         found = [_run(own, facts, start, moves) for start in relational.starts()]
         best = min(found, key=lambda state: state.cost.seconds(facts.statistics))
         best.steps += [_refused(best, state) for state in found if state is not best]
-        return best.rewritten()
+        done = best.rewritten()
+        known = {space for space, _ in program.spaces}
+        made = {space for space, _ in done.program.spaces} - known
+        return replace(done, counted=tuple((s, rows) for s, rows in facts.statistics.counted if s in made))
 
 
 @dataclass(frozen=True, slots=True)

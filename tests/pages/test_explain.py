@@ -200,6 +200,22 @@ def test_fields_of_graphs_are_named_as_users_reach_them() -> None:
     assert "rows of g.ndata['h']: 6" in text and "edges of g: 12" in text
 
 
+def test_pairs_of_a_node_and_a_relation_are_counted() -> None:
+    """Passes after the search, and predictions of memory, took a program's pairs to be as many as its edges."""
+
+    def typed(x: Tensor, w: Tensor, src: Tensor, dst: Tensor, kind: Tensor) -> Tensor:
+        messages = torch.einsum("ni,nio->no", x[src], w[kind])
+        return x.new_zeros(x.shape[0], w.shape[2]).index_add(0, dst, messages)
+
+    nodes, relations, edges = 30, 5, 3000
+    (src, dst), kind = random_graph(nodes, nodes, edges), torch.arange(edges) % relations
+    pairs = torch.unique(torch.stack([src, kind]), dim=1).shape[1]
+    own = features(nodes, 16), features(relations * 16, 16).view(relations, 16, 16), src, dst, kind
+    told = graphweave.explain(graphweave.compile(typed, options={"compact": True}), *own)
+    assert f"rows of src and kind: {pairs}\n" in told.text()
+    assert all(pairs in {space.rows for space in graph.spaces} for graph in told.graphs)
+
+
 def test_the_text_for_a_terminal(attention: Explanation, monkeypatch: pytest.MonkeyPatch) -> None:
     told = replace(attention, detail="short")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
