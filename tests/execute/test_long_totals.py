@@ -41,6 +41,11 @@ def of_items(x: Tensor, scale: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     return torch.logsumexp(torch.zeros_like(x).index_add(1, dst, x[:, src] * scale), 2).mean()
 
 
+def of_scaled_nodes(x: Tensor, scale: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """Mean over the rows of all items of a batch, with a number for each node."""
+    return torch.logsumexp(torch.zeros_like(x).index_add(1, dst, x[:, src]) * scale, 2).mean()
+
+
 @pytest.mark.parametrize("model", [of_rows, of_columns, of_edges])
 def test_sums_over_a_million_rows(model: Model) -> None:
     drawn = torch.Generator().manual_seed(3)
@@ -56,11 +61,20 @@ def test_sums_over_many_items() -> None:
     check(of_items, x, src, dst)
 
 
-def check(model: Model, x: Tensor, src: Tensor, dst: Tensor) -> None:
-    """The result and the gradient of a number that messages are multiplied by are those of float64."""
+def test_sums_for_each_row_over_many_items() -> None:
+    """Each node has a parameter, whose gradient is a sum over items."""
+    drawn = torch.Generator().manual_seed(3)
+    nodes = N // ITEMS
+    x = (3 + 0.1 * torch.rand(nodes, WIDTH, generator=drawn)).expand(ITEMS, nodes, WIDTH).contiguous()
+    src, dst = torch.randint(nodes, (nodes,), generator=drawn), torch.randint(nodes // 3, (nodes,), generator=drawn)
+    check(of_scaled_nodes, x, src, dst, (nodes, 1))
+
+
+def check(model: Model, x: Tensor, src: Tensor, dst: Tensor, shape: tuple[int, ...] = ()) -> None:
+    """The result and the gradient of the numbers that messages are multiplied by are those of float64."""
 
     def run(call: Model, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        scale = torch.full((), 0.7, dtype=dtype, requires_grad=True)
+        scale = torch.full(shape, 0.7, dtype=dtype, requires_grad=True)
         out = call(x.to(dtype), scale, src, dst)
         out.sum().backward()
         assert scale.grad is not None

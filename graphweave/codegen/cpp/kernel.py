@@ -10,7 +10,7 @@ the largest degree of each such CSR. `chunks`: `num_chunks + 1` row boundaries. 
 negative, is left out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks (`gw_parallel` shares
 them out); each chunk has totals of its own, folded in a fixed order, so results do not depend on the number of threads.
 Sums are added up in blocks of rows first (`_BLOCK_ROWS`), since adding millions of numbers one by one loses digits.
-A kernel that walks items has a chunk for each share of the items, whose number follows from those of items and chunks.
+A kernel that walks items has a chunk for each share of the items (`item_shares.py`).
 Returns 0, or 1 if scratch could not be allocated. Outputs may not overlap inputs.
 """
 
@@ -21,9 +21,10 @@ from contextlib import ExitStack
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import CppScope, begin_of
+from graphweave.codegen.cpp.folding import ALIGN, fill, fold_into
 from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
-from graphweave.codegen.cpp.lane_expr import functor
-from graphweave.codegen.cpp.names import cpp_names, ctype, literal
+from graphweave.codegen.cpp.item_shares import ItemShares
+from graphweave.codegen.cpp.names import cpp_names, ctype
 from graphweave.codegen.cpp.native import HALVES, includes
 from graphweave.codegen.cpp.products import by_rows, gathering, scattered, transposed_matrices
 from graphweave.codegen.cpp.stmt import Statements
@@ -33,13 +34,11 @@ from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import Fold
 from graphweave.ir.loop import nodes as loop
-from graphweave.ir.loop.types import POSITION, identity, parameter_types
+from graphweave.ir.loop.types import POSITION, parameter_types
 from graphweave.ir.loop.walk import csrs_around, statements
 
 _STACK_LIMIT = 65536
 """Arrays of more bytes than this lie in the thread's scratch instead of on its stack."""
-_MAX_PARTS = 1024
-"""A kernel that walks items cuts these into shares: at most this many pairs of a chunk and a share."""
 _BLOCK_ROWS = 64
 """A chunk adds up blocks of at least so many rows by themselves, and these sums in float64. The error of n numbers that
 are added one by one in float32 grows with n: the mean loss of two million nodes was wrong in its fifth digit."""
@@ -47,8 +46,6 @@ _PER_ROW = {"totals": 4, "packed": 16}
 """Blocks are so long that no more elements of totals are added, or of packed matrices packed, for each row."""
 _BLOCK_BYTES = 16384
 """A total of more bytes has no sums of blocks, which lie on the stack."""
-_ALIGN = 64
-"""Scratch and totals are aligned to this many bytes."""
 
 
 def print_kernel(kernel: loop.Kernel) -> str:
@@ -114,7 +111,8 @@ class _CppUnit:
         self.totals = [b for b in kernel.buffers if b.role is loop.Role.total and b.rows is None]
         self.in_blocks = [b for b in self.totals if self._has_blocks(b)]
         self.block_rows = self._block_rows(sum(alloc.shape[0] for alloc in packs))
-        self.over_items = [b for b in kernel.buffers if b.role is loop.Role.total and b.rows is not None]
+        over_items = (b for b in kernel.buffers if b.role is loop.Role.total and b.rows is not None)
+        self.shares = ItemShares(kernel, self.scope, tuple(over_items))
         self.private: list[loop.Stash | loop.Alloc | loop.TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
         self.rows_name = self.names.derived(kernel.name, "rows")
@@ -223,15 +221,14 @@ class _CppUnit:
                     degree, count = names.derived(csr.name, "degree"), f"sizes[{kernel.sizes.index(csr.positions)}]"
                     w.line(f"const int64_t {degree} = sizes[0] > 0 ? {count} / sizes[0] : 0;")
             if kernel.items is not None:
-                count = f"sizes[{kernel.sizes.index(kernel.items)}]"
-                w.line(f"const int64_t gw_items = sizes[0] > 0 ? {count} / sizes[0] : 0;")
-                most = f"num_chunks < {_MAX_PARTS} ? {_MAX_PARTS} / num_chunks : 1"
-                fewest = f"gw_items < ({most}) ? gw_items : ({most})"
-                w.line(f"const int64_t gw_shares = {1 if self.over_items else fewest};")
+                self.shares.count(w)
             if self.scratch:
                 self._allocate_scratch(w)
             if self.totals:
                 self._allocate_parts(w)
+            if self.shares.totals:
+                held = [name for name, there in (("parts", self.totals), ("scratch", self.scratch)) if there]
+                self.shares.allocate(w, held)
             with ExitStack() as sweep:
                 for name, extent in kernel.sweep:
                     lane = names.of(name)
@@ -239,6 +236,8 @@ class _CppUnit:
                 self._chunks(w)
             if self.totals:
                 self._fold_parts(w)
+            if self.shares.totals:
+                self.shares.fold(w)
             if self.scratch:
                 w.line("free(scratch);")
             w.line("return 0;")
@@ -259,20 +258,20 @@ class _CppUnit:
         for stash in kernel.stashes:
             size = self.scope.arrays[stash.name].numel * stash.dtype.itemsize
             w.line(f"const int64_t {self.names.derived('at', stash.name)} = gw_bytes;")
-            w.line(f"gw_bytes += ({degree[stash.csr]} * {size} + {_ALIGN - 1}) / {_ALIGN} * {_ALIGN};")
+            w.line(f"gw_bytes += ({degree[stash.csr]} * {size} + {ALIGN - 1}) / {ALIGN} * {ALIGN};")
         for alloc in self.heap:
             size = _padded(self._local_bytes(alloc))
             w.line(f"const int64_t {self.names.derived('at', alloc.name)} = gw_bytes;")
             w.line(f"gw_bytes += {size};")
         w.line("char* scratch = nullptr;")
         with w.block("if (gw_bytes > 0)"):
-            w.line(f"scratch = static_cast<char*>(aligned_alloc({_ALIGN}, gw_bytes * num_threads));")
+            w.line(f"scratch = static_cast<char*>(aligned_alloc({ALIGN}, gw_bytes * num_threads));")
             w.line("if (scratch == nullptr) return 1;")
 
     def _allocate_parts(self, w: Writer) -> None:
         """Allocate copies of all totals, one of each for every chunk."""
         size = sum(self._part_bytes(buffer) for buffer in self.totals)
-        w.line(f"char* const parts = static_cast<char*>(aligned_alloc({_ALIGN}, {size} * ({self.num_parts} + 1)));")
+        w.line(f"char* const parts = static_cast<char*>(aligned_alloc({ALIGN}, {size} * ({self.num_parts} + 1)));")
         failed = "free(scratch); return 1;" if self.scratch else "return 1;"
         w.line(f"if (parts == nullptr) {{ {failed} }}")
 
@@ -290,18 +289,16 @@ class _CppUnit:
             at += self._part_bytes(buffer)
         return pointers
 
-    def _fill(self, w: Writer, buffer: loop.Buffer, pointer: str, first: str = "0", end: str = "1") -> None:
-        assert buffer.fold is not None
-        neutral = literal(identity(buffer.fold, buffer.dtype).value, buffer.dtype)
-        numel = self.scope.arrays[buffer.name].numel
-        ends = f"int64_t gw_i = {first} * {numel}; gw_i < {end} * {numel}"
-        w.line(f"for ({ends}; ++gw_i) {pointer}[gw_i] = {neutral};")
+    def _fill(self, w: Writer, buffer: loop.Buffer, pointer: str) -> None:
+        fill(w, buffer, self.scope.arrays[buffer.name].numel, pointer)
 
     def _chunk(self, w: Writer) -> None:
         pointers, sums, blocks = self._parts(w, self.part), self._sums_of_blocks(w), self._of_blocks("block")
         for buffer in self.totals:
             self._fill(w, buffer, pointers[buffer.name])
-        totals = pointers | blocks
+        if self.kernel.items is not None:
+            w.line("const int64_t chunk = gw_part % num_chunks, gw_share = gw_part / num_chunks;")
+        totals = pointers | blocks | self.shares.copies(w)
         args = self.csrs + [totals.get(b.name, self._rows_of_item(b)) for b in self.kernel.buffers]
         if self.scratch:
             w.line("char* const gw_mine = scratch + gw_bytes * thread;")
@@ -312,9 +309,6 @@ class _CppUnit:
         args += ["sizes[0]"] if self.counts_rows else []
         args += ["gw_items"] if self.counts_items else []
         if self.kernel.items is not None:
-            w.line("const int64_t chunk = gw_part % num_chunks, gw_share = gw_part / num_chunks;")
-            for buffer in self.over_items:
-                self._fill(w, buffer, self.names.of(buffer.name), "chunks[chunk]", "chunks[chunk + 1]")
             w.line("const int64_t gw_end = gw_items * (gw_share + 1) / gw_shares;")
             with w.block("for (int64_t gw_item = gw_items * gw_share / gw_shares; gw_item < gw_end; ++gw_item)"):
                 self._call_rows(w, args)
@@ -357,7 +351,7 @@ class _CppUnit:
             w.line(f"const int64_t gw_until = {short} ? gw_last : gw_begin + {self.block_rows};")
             for buffer in self.in_blocks:
                 block, numel = blocks[buffer.name], self.scope.arrays[buffer.name].numel
-                w.line(f"alignas({_ALIGN}) {ctype(buffer.dtype)} {block}[{numel}];")
+                w.line(f"alignas({ALIGN}) {ctype(buffer.dtype)} {block}[{numel}];")
                 self._fill(w, buffer, block)
             w.line(f"{self.rows_name}({', '.join([*args, 'gw_begin', 'gw_until'])});")
             for name, block in blocks.items():
@@ -397,10 +391,8 @@ class _CppUnit:
         w.line("free(parts);")
 
     def _fold_into(self, w: Writer, buffer: loop.Buffer, target: str, part: str) -> None:
-        assert buffer.fold is not None
-        numel = self.scope.arrays[buffer.name].numel
         self.scope.headers.add("folds")
-        w.line(f"gw_fold_into<{numel}>({target}, {part}, {functor(buffer.fold, buffer.dtype)});")
+        fold_into(w, buffer, self.scope.arrays[buffer.name].numel, target, part)
 
 
 def _pointee(buffer: loop.Buffer) -> str:
@@ -409,4 +401,4 @@ def _pointee(buffer: loop.Buffer) -> str:
 
 
 def _padded(size: int) -> int:
-    return max(_ALIGN, -(-size // _ALIGN) * _ALIGN)
+    return max(ALIGN, -(-size // ALIGN) * ALIGN)
