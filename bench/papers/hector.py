@@ -150,9 +150,9 @@ def figure_8(session: Session) -> list[Panel]:
         "A system that would need more memory by an estimate than there was for it was not run (12 GB; 85% of what was "
         "available since 2026-11-28). On wikikg2, 87% of whose edges have a source and relation of their own, training "
         "is 10 to 27% faster without compaction and reordering than as the cost model says, and HGT's training needs "
-        "more than the 17 GB that a process could take, in all forms. RGAT's cells, but those of biokg and mag, were "
-        "measured before the gradients of its weights were compacted. Training steps in turns with that version, on a "
-        "busy machine: bgs 212 ms then, 115 ms now, fb15k_237 137 and 93 ms, am 3.2 and 2.3 s."
+        "more than the 17 GB that a process could take, in all forms: two rows of 64 for each pair and their gradients "
+        "are 14 GB. RGAT's cells of wikikg2 were measured before the gradients of its weights were compacted, which "
+        "halved training steps on other graphs."
     )
     times = {
         mode: session.panel(f"Figure 8, {mode}", "graphweave and other systems", "ms", about, "bars", rows="model",
