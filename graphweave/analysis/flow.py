@@ -89,6 +89,12 @@ class Flow:
             return False
         return ref not in self.seeds and facts_of(node.target).works
 
+    def lies_in_input(self, ref: ir.Ref) -> bool:
+        """Whether `ref` is an input, or a view of one by a call of PyTorch's, so it has no memory of its own."""
+        while is_view(self._program.nodes[ref]):
+            ref = self.operands[ref][0]
+        return isinstance(self._program.nodes[ref], ir.Input)
+
     @cached_property
     def graph_only(self) -> frozenset[ir.Ref]:
         """Nodes computed from index tensors, sizes and constants alone: no parameter, feature or random number.

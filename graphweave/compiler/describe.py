@@ -51,7 +51,7 @@ def describe(
             words, on_edges = glossary.in_words(why), rows.on_edges(step.ref)
             fallbacks.append(FallbackNote(operation(node), words, _locations(program, (step.ref,)), on_edges))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
-    keeps = tuple(_saved_notes(program, saved, glossary))
+    keeps = tuple(_saved_notes(plan, saved, glossary))
     return GraphNote(
         str(plan.name), plan.name.half, show(program), _kernel_notes(plan, glossary), tuple(fallbacks),
         len(plan.hoisted), names, wrapper, recompute, keeps, products,
@@ -121,10 +121,11 @@ def kernel_words(program: ir.Program, region: Region, glossary: Glossary) -> str
     return f"{glossary.space(region.rows)}: {', '.join(parts) or 'row by row'}"
 
 
-def _saved_notes(program: ir.Program, saved: tuple[ir.Ref, ...], glossary: Glossary) -> Iterator[SavedNote]:
+def _saved_notes(plan: Plan, saved: tuple[ir.Ref, ...], glossary: Glossary) -> Iterator[SavedNote]:
+    program = plan.program
     for ref in saved:
-        t, node = program.types[ref], program.nodes[ref]
-        if isinstance(t, ir.Type) and not isinstance(node, ir.Input):
+        t = program.types[ref]
+        if isinstance(t, ir.Type) and not plan.facts.flow.lies_in_input(ref):
             shape = f"[{', '.join(map(str, t.shape))}] {t.dtype.value}"
             yield SavedNote(glossary.space(t.space), shape, glossary.bytes_of(t), program.locs[ref])
 

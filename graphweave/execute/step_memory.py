@@ -68,11 +68,11 @@ def memory_of(tape: tape_ir.Tape, plan: Plan, glossary: Glossary, held: Iterable
 
 def handed_over(first: Half, ahead: tape_ir.Tape, back: tape_ir.Tape, glossary: Glossary) -> tuple[HeldInput, ...]:
     """The inputs of a backward that its forward, which follows the tape `ahead`, has made."""
-    program, narrow = first.facts.program, narrowed_in(ahead)
+    program, flow, narrow = first.facts.program, first.facts.flow, narrowed_in(ahead)
     once = {r for step in ahead.steps if isinstance(step, tape_ir.OnceAGraph) for r in step.makes}
     sizes = Sizes(program, glossary, narrow)
     pairs = zip(first.saved, back.inputs, strict=False)  # tangents follow
-    computed = ((r, there) for r, there in pairs if not isinstance(program.nodes[r], ir.Input))
+    computed = ((r, there) for r, there in pairs if r in narrow or not flow.lies_in_input(r))
     return tuple(HeldInput(there, sizes.bytes_of(r), r in once) for r, there in computed)
 
 
@@ -147,7 +147,8 @@ class _Alive:
 
     def __init__(self, plan: Plan, glossary: Glossary, narrow: frozenset[ir.Ref]) -> None:
         self._plan, self._glossary = plan, glossary
-        self._sizes, self._bytes_of = Sizes(plan.program, glossary, narrow), dict[ir.Ref, int]()
+        self._narrow, self._bytes_of = narrow, dict[ir.Ref, int]()
+        self._sizes = Sizes(plan.program, glossary, narrow)
         self._owner: dict[ir.Ref, ir.Ref] = {}
         self._values: dict[ir.Ref, set[ir.Ref]] = {}
         self.bytes, self.stay = 0, set[ir.Ref]()
@@ -161,8 +162,12 @@ class _Alive:
                 self._values[owner].add(ref)
             return
         self._owner[ref], self._values[ref] = ref, {ref}
-        self._bytes_of[ref] = self._sizes.bytes_of(ref) if nbytes is None else nbytes
+        self._bytes_of[ref] = self._own_bytes(ref) if nbytes is None else nbytes
         self.bytes += self._bytes_of[ref]
+
+    def _own_bytes(self, ref: ir.Ref) -> int:
+        is_view = ref not in self._narrow and self._plan.facts.flow.lies_in_input(ref)
+        return 0 if is_view else self._sizes.bytes_of(ref)
 
     def free(self, ref: ir.Ref) -> None:
         if ref in self.stay:

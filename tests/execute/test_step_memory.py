@@ -67,6 +67,19 @@ def test_a_value_that_only_waits_takes_no_memory() -> None:
     assert first.after < start.after + 4 * 300 * width // 2
 
 
+def test_views_of_arguments_take_no_memory() -> None:
+    """The backward reads both rows of `edge_index` as the forward took them apart."""
+    edges, conv = 30_000, pyg.GMMConv(8, 8, dim=1, kernel_size=2)
+
+    def loss(x: Tensor, edge_index: Tensor, pseudo: Tensor) -> Tensor:
+        return conv(x, edge_index, pseudo).square().mean()
+
+    given = features(300, 8), random_graph(300, 300, edges), features(edges, 1)
+    graphs = graphweave.explain(graphweave.compile(loss), *given).graphs
+    assert not any("edges" in kept.space for graph in graphs for kept in graph.keeps)
+    assert max(note.during for graph in graphs for note in graph.memory) < 8 * edges
+
+
 TAKEN = """
 import sys
 import graphweave
