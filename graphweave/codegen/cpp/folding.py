@@ -9,7 +9,12 @@ from graphweave.ir.loop import nodes as loop
 from graphweave.ir.loop.types import identity
 
 ALIGN = 64
-"""Totals begin at multiples of this many bytes."""
+"""Totals and scratch begin at multiples of this many bytes."""
+
+
+def padded(size: str) -> str:
+    """The expression `size`, a number of bytes, rounded up to a multiple of `ALIGN`."""
+    return f"({size} + {ALIGN - 1}) / {ALIGN} * {ALIGN}"
 
 
 def fill(w: Writer, buffer: loop.Buffer, numel: int, pointer: str, first: str = "0", end: str = "1") -> None:

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphweave.codegen.cpp.expr import CppScope
-from graphweave.codegen.cpp.folding import ALIGN, fill, fold_into
+from graphweave.codegen.cpp.folding import ALIGN, fill, fold_into, padded
 from graphweave.codegen.cpp.names import ctype
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop import nodes as loop
 
 _MAX_PARTS = 1024
-"""At most so many pairs of a chunk of rows and a share of the items."""
+"""The number of pairs of a chunk of rows and a share of the items is at most this."""
 _COPIED_ITEMS = 64
-"""A share with copies has at least so many items, so copies are small next to what is read."""
+"""A share with copies has at least this many items, so copies are small next to what is read."""
 _COPIED_BYTES = 2**23
-"""At most so many bytes of copies."""
+"""All copies together have at most this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ItemShares:
 
     def _bytes_of_copy(self, buffer: loop.Buffer) -> str:
         size = self._numel(buffer) * buffer.dtype.itemsize
-        return f"({self._rows(buffer)} * {size} + {ALIGN - 1}) / {ALIGN} * {ALIGN}"
+        return padded(f"{self._rows(buffer)} * {size}")
 
     def _rows(self, buffer: loop.Buffer) -> str:
         assert buffer.rows is not None

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import CppScope, begin_of
-from graphweave.codegen.cpp.folding import ALIGN, fill, fold_into
+from graphweave.codegen.cpp.folding import ALIGN, fill, fold_into, padded
 from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
 from graphweave.codegen.cpp.item_shares import ItemShares
 from graphweave.codegen.cpp.names import cpp_names, ctype
@@ -258,7 +258,7 @@ class _CppUnit:
         for stash in kernel.stashes:
             size = self.scope.arrays[stash.name].numel * stash.dtype.itemsize
             w.line(f"const int64_t {self.names.derived('at', stash.name)} = gw_bytes;")
-            w.line(f"gw_bytes += ({degree[stash.csr]} * {size} + {ALIGN - 1}) / {ALIGN} * {ALIGN};")
+            w.line(f"gw_bytes += {padded(f'{degree[stash.csr]} * {size}')};")
         for alloc in self.heap:
             size = _padded(self._local_bytes(alloc))
             w.line(f"const int64_t {self.names.derived('at', alloc.name)} = gw_bytes;")
