@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import shares_memory
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import KernelPlan, Plan
@@ -68,11 +69,11 @@ def memory_of(tape: tape_ir.Tape, plan: Plan, glossary: Glossary, held: Iterable
 
 def handed_over(first: Half, ahead: tape_ir.Tape, back: tape_ir.Tape, glossary: Glossary) -> tuple[HeldInput, ...]:
     """The inputs of a backward that its forward, which follows the tape `ahead`, has made."""
-    program, flow, narrow = first.facts.program, first.facts.flow, narrowed_in(ahead)
+    program = first.facts.program
     once = {r for step in ahead.steps if isinstance(step, tape_ir.OnceAGraph) for r in step.makes}
-    sizes = Sizes(program, glossary, narrow)
+    sizes = Sizes(first.facts, glossary, narrowed_in(ahead))
     pairs = zip(first.saved, back.inputs, strict=False)  # tangents follow
-    computed = ((r, there) for r, there in pairs if r in narrow or not flow.lies_in_input(r))
+    computed = ((r, there) for r, there in pairs if not isinstance(program.nodes[r], ir.Input))
     return tuple(HeldInput(there, sizes.bytes_of(r), r in once) for r, there in computed)
 
 
@@ -117,13 +118,16 @@ def _members(step: tape_ir.RunKernels, plan: Plan, alive: _Alive) -> Iterator[Me
 
 
 class Sizes:
-    """The bytes of a program's values, by the sizes of a call. Those in `narrow` have 32 bits."""
+    """The bytes of a program's values, by the sizes of a call. Those in `narrow` have 32 bits. A view of an input has
+    no memory of its own."""
 
-    def __init__(self, program: ir.Program, glossary: Glossary, narrow: frozenset[ir.Ref] = frozenset()) -> None:
-        self._program, self._glossary, self._narrow = program, glossary, narrow
+    def __init__(self, facts: Facts, glossary: Glossary, narrow: frozenset[ir.Ref] = frozenset()) -> None:
+        self._program, self._flow, self._glossary, self._narrow = facts.program, facts.flow, glossary, narrow
 
     def bytes_of(self, ref: ir.Ref) -> int:
-        t = self._program.types[ref]
+        t, node = self._program.types[ref], self._program.nodes[ref]
+        if ref not in self._narrow and not isinstance(node, ir.Input) and self._flow.lies_in_input(ref):
+            return 0
         if ref in self._narrow and isinstance(t, ir.Type):
             t = replace(t, dtype=DType.i32)
         if isinstance(t, ir.Type):
@@ -147,8 +151,7 @@ class _Alive:
 
     def __init__(self, plan: Plan, glossary: Glossary, narrow: frozenset[ir.Ref]) -> None:
         self._plan, self._glossary = plan, glossary
-        self._narrow, self._bytes_of = narrow, dict[ir.Ref, int]()
-        self._sizes = Sizes(plan.program, glossary, narrow)
+        self._sizes, self._bytes_of = Sizes(plan.facts, glossary, narrow), dict[ir.Ref, int]()
         self._owner: dict[ir.Ref, ir.Ref] = {}
         self._values: dict[ir.Ref, set[ir.Ref]] = {}
         self.bytes, self.stay = 0, set[ir.Ref]()
@@ -162,12 +165,8 @@ class _Alive:
                 self._values[owner].add(ref)
             return
         self._owner[ref], self._values[ref] = ref, {ref}
-        self._bytes_of[ref] = self._own_bytes(ref) if nbytes is None else nbytes
+        self._bytes_of[ref] = self._sizes.bytes_of(ref) if nbytes is None else nbytes
         self.bytes += self._bytes_of[ref]
-
-    def _own_bytes(self, ref: ir.Ref) -> int:
-        is_view = ref not in self._narrow and self._plan.facts.flow.lies_in_input(ref)
-        return 0 if is_view else self._sizes.bytes_of(ref)
 
     def free(self, ref: ir.Ref) -> None:
         if ref in self.stay:

@@ -33,10 +33,10 @@ def step_peak(halves: Halves, made: Sequence[Executable], statistics: Statistics
         return forward + kept
     nodes, outputs = first.facts.program.nodes, first.facts.program.outputs
     results = {r for r in outputs[: halves.split.num_forward] if r is not None and not isinstance(nodes[r], ir.Input)}
-    sizes = Sizes(first.facts.program, glossary, narrowed_in(made[0].tape))
+    sizes = Sizes(first.facts, glossary, narrowed_in(made[0].tape))
     own = sum(map(sizes.bytes_of, (results | once).difference(first.saved)))
     back = made[1].tape
-    tangents = Sizes(made[1].plan.program, glossary)
+    tangents = Sizes(made[1].plan.facts, glossary)
     held = [*handed_over(first, made[0].tape, back, glossary)]
     held += [HeldInput(r, tangents.bytes_of(r)) for r in back.inputs[len(first.saved) :]]
     backward = own + max(note.during for note in memory_of(back, made[1].plan, glossary, held))
