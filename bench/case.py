@@ -37,8 +37,9 @@ class Check:
     If it is larger, and the case has a peer EXACT (`exact`), a result in float32 is right if its error against that one
     is at most the tolerance or 4 times the reference's own. `error` gives the error, and the name of the value with it;
     `compared(want, got)` gives what is wanted of a result that lacks gradients, or has them under other names.
-    Where the reference cannot run, the result of the peer `otherwise` takes its place. `others` are peers that compute
-    another function, and the peer that has it.
+    Where the reference cannot run, the result of the peer `otherwise` takes its place, if the case measures that peer.
+    Where that cannot run either, the result of EXACT, rounded, does. `others` are peers that compute another function,
+    and the peer that has it.
     """
 
     tolerance: float

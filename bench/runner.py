@@ -135,7 +135,7 @@ class Measuring:
         reference = check.others.get(peer, check.reference)
         if peer in (reference, check.otherwise):
             self._references[peer] = got
-        want = self._reference(reference, check.otherwise)
+        want = self._reference(reference)
         exact = (lambda: self._reference(EXACT)) if check.exact else None
         return {**told, "warm": warm, **check.verdict(got, want, exact)}
 
@@ -147,8 +147,9 @@ class Measuring:
                 with suppress(PlayerLost, OSError):  # peers say it that it cannot judge
                     self._reference(judge)
 
-    def _reference(self, peer: str, otherwise: str | None = None) -> Result:
-        """The result of a peer that others are compared with, by a process that ends if it is not measured itself."""
+    def _reference(self, peer: str) -> Result:
+        """The result of a peer that others are compared with, by a process that ends if it is not measured itself, or
+        the result of what takes its place."""
         if peer not in self._references:
             try:
                 if peer in self._failed:
@@ -157,10 +158,17 @@ class Measuring:
                     self._references[peer], _ = self._result(one)
             except PlayerLost as problem:
                 self._failed.setdefault(peer, str(problem))
-                if otherwise is None or otherwise not in self._case.peers:
+                if (other := self._in_place_of(peer)) is None:
                     raise PlayerLost(f"{peer} cannot judge: {problem}") from None
-                self._references[peer] = self._reference(otherwise)
+                self._references[peer] = self._reference(other).rounded()
         return self._references[peer]
+
+    def _in_place_of(self, judge: str) -> str | None:
+        """The peer that judges where `judge` cannot run. None: there is none with the same function."""
+        check = self._case.check
+        if judge == check.reference and check.otherwise in self._case.peers:
+            return check.otherwise
+        return EXACT if check.exact and judge in (check.reference, check.otherwise) else None
 
     def _result(self, one: Answering) -> tuple[Result, float]:
         path = self._folder / "result.npz"

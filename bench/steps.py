@@ -34,6 +34,15 @@ class Result:
     outputs: tuple[Tensor, ...]
     grads: dict[str, Tensor | None]
 
+    def rounded(self) -> Result:
+        """The same values, in float32 where they are in float64."""
+        grads = {name: None if grad is None else _rounded(grad) for name, grad in self.grads.items()}
+        return Result(tuple(map(_rounded, self.outputs)), grads)
+
+
+def _rounded(value: Tensor) -> Tensor:
+    return value.float() if value.dtype == torch.float64 else value
+
 
 def result_of(value: Any) -> Result:
     """The tensors that a step returned, in tree order; arrays of other libraries become tensors."""

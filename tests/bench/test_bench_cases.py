@@ -194,6 +194,31 @@ def test_a_reference_that_failed_is_not_started_again(tmp_path: Path) -> None:
     assert [results["ones"][peer]["status"] for peer in names] == ["ok", "ok", "ValueError: too large"]
 
 
+def test_the_result_in_float64_judges_where_no_reference_runs(tmp_path: Path) -> None:
+    def step_of(peer: str) -> Step:
+        if peer in ("eager", "dgl"):
+            raise ValueError("too large")
+        value = 2.0 if peer == "wrong" else 1.0
+        return lambda: torch.full((3,), value, dtype=torch.float64 if peer == "exact" else torch.float32)
+
+    names = ("graphweave", "wrong", "eager", "dgl", "exact")
+
+    def cases(options: Namespace) -> Iterator[Case]:
+        prepared = {peer: partial(step_of, peer) for peer in names}
+        check = Check(1e-6, exact=True, otherwise="dgl")
+        yield Case("alone", lambda: prepared, names[:2], check)
+        yield Case("with peers", lambda: prepared, names[:4], check)
+        yield Case("of another function", lambda: prepared, names[:1], Check(1e-6, exact=True, others={names[0]: "dgl"}))
+
+    bench = Bench("bench.ones", None, cases, repeats=1, threads=torch.get_num_threads())
+    _, results = recorded(bench, tmp_path / "a.json")
+    for case in ("alone", "with peers"):
+        assert results[case]["graphweave"]["status"] == "ok"
+        assert results[case]["wrong"]["status"].startswith("wrong: output[0] is off by 1.0e+00")
+    assert results["with peers"]["eager"]["status"] == "ValueError: too large"
+    assert results["of another function"]["graphweave"]["status"] == "dgl cannot judge: ValueError: too large"
+
+
 def test_notes_that_fail_are_an_answer(tmp_path: Path) -> None:
     def noted(peer: str, step: Step) -> dict[str, object]:
         return {"twice": float(step()[0]) * 2} if peer == "eager" else {"twice": step().nothing}
