@@ -98,7 +98,8 @@ def _softmax(score: Tensor, case: Case, *, within: bool) -> Tensor:
 
 
 def _rgcn(w: Weights, case: Case, relations: Relations, within: bool) -> Tensor:
-    return _collect(w["weight"].unbind(), case.norm.double(), case, relations) + case.x.double() @ w["root"]
+    out = _collect(w["weight"].unbind(), case.norm.double(), case, relations)
+    return out.add_(_again(lambda root: case.x.double() @ root, w["root"]))
 
 
 def _rgat(w: Weights, case: Case, relations: Relations, within: bool) -> Tensor:
