@@ -208,7 +208,9 @@ def test_the_result_in_float64_judges_where_no_reference_runs(tmp_path: Path) ->
         check = Check(1e-6, exact=True, otherwise="dgl")
         yield Case("alone", lambda: prepared, names[:2], check)
         yield Case("with peers", lambda: prepared, names[:4], check)
-        yield Case("of another function", lambda: prepared, names[:1], Check(1e-6, exact=True, others={names[0]: "dgl"}))
+        yield Case(
+            "of another function", lambda: prepared, names[:1], Check(1e-6, exact=True, others={names[0]: "dgl"})
+        )
 
     bench = Bench("bench.ones", None, cases, repeats=1, threads=torch.get_num_threads())
     _, results = recorded(bench, tmp_path / "a.json")
