@@ -16,7 +16,7 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.lower.overlap import dependencies
+from graphweave.lower.dependencies import StepNodes, dependencies
 
 S = TypeVar("S")
 
@@ -28,14 +28,6 @@ _GAIN = 0.05
 
 _BEAM = 16
 """Sets of steps that are kept for each number of steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepNodes:
-    """A step: the nodes that it computes, and those of them that it stores."""
-
-    nodes: tuple[ir.Ref, ...]
-    stored: tuple[ir.Ref, ...]
 
 
 def least_memory(
@@ -82,7 +74,7 @@ class _OrderSearch:
         self, program: ir.Program, made: Sequence[StepNodes], statistics: Statistics, passing: frozenset[ir.Ref]
     ) -> None:
         self._program, self._statistics, self._count = program, statistics, len(made)
-        needed = dependencies(program, [m.nodes for m in made])
+        needed = dependencies(program, made)
         self._before = [sum(1 << p for p in before) for before in needed]
         self._owner = {r: r for m in made for r in m.stored if not shares_memory(program.nodes[r])}
         self._owner |= {r: r for r in passing}

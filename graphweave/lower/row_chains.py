@@ -16,8 +16,8 @@ from graphweave.analysis.flow import BETWEEN_RANKS
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.infer import numel
-from graphweave.lower.memory_order import StepNodes, operands_read
-from graphweave.lower.overlap import dependencies
+from graphweave.lower.dependencies import StepNodes, dependencies
+from graphweave.lower.memory_order import operands_read
 
 _ADDED = (DType.f32, DType.f64, DType.i64)
 """Types of sums that add up over chunks as exactly as they are computed."""
@@ -62,7 +62,7 @@ class _Chains:
 
     def __init__(self, program: ir.Program, made: Sequence[StepNodes], stored: frozenset[ir.Ref]) -> None:
         self._program, self._made = program, made
-        self._before = dependencies(program, [m.nodes for m in made])
+        self._before = dependencies(program, made)
         self._maker = {r: i for i, m in enumerate(made) for r in m.stored}
         self._reads = [_row_wise_reads(program, m, stored) for m in made]
         self._readers: dict[ir.Ref, set[int]] = {}

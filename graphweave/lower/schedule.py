@@ -19,9 +19,10 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message import nodes as ir
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
+from graphweave.lower.dependencies import StepNodes
 from graphweave.lower.grouping import Group, Groups, group
 from graphweave.lower.mark_calls import stored_operands
-from graphweave.lower.memory_order import StepNodes, least_memory
+from graphweave.lower.memory_order import least_memory
 from graphweave.lower.overlap import overlapped
 from graphweave.lower.row_chains import RowChain, row_chains
 
@@ -108,7 +109,7 @@ def schedule(
     made = [(step, _made(step)) for step in steps]
     stored = (demanded | given) - unread
     by_memory = least_memory(program, made, statistics, passing)
-    ordered = by_memory or overlapped(program, [(step, m.nodes) for step, m in made])
+    ordered = by_memory or overlapped(program, made)
     if not options.chunks:
         return StepOrder(tuple(ordered), stored, by_memory is not None)
     order, chains = row_chains(program, [_made(step) for step in ordered], stored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphweave.ir.message.parse import parse
+from graphweave.lower.dependencies import StepNodes
 from graphweave.lower.overlap import overlapped
 
 A_VIEW_OF_A_MEMBER = """
@@ -21,5 +22,5 @@ return %2, %5, %6
 
 def test_a_view_of_what_a_kernel_makes_comes_after_it() -> None:
     """The kernel reads its own values in that shape, so it does not wait for the view, which others need."""
-    steps = [("kernel", (4, 6)), ("send", (2,)), ("view", (5,))]
+    steps = [(name, StepNodes(nodes, nodes)) for name, nodes in (("kernel", (4, 6)), ("send", (2,)), ("view", (5,)))]
     assert overlapped(parse(A_VIEW_OF_A_MEMBER), steps) == ["send", "kernel", "view"]

@@ -12,11 +12,13 @@ from torch import Tensor
 
 import graphweave
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.operators import Op
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Concat, Input, MatMul, Program, Type
+from graphweave.ir.message.nodes import Concat, Input, MatMul, Pointwise, Program, Type
 from graphweave.lower import memory_order
-from graphweave.lower.memory_order import StepNodes, least_memory
+from graphweave.lower.dependencies import StepNodes, dependencies
+from graphweave.lower.memory_order import least_memory
 from tests.support import assert_matches, by_default, features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -118,3 +120,18 @@ def test_small_steps_and_unknown_sizes_keep_their_order() -> None:
     steps = list(enumerate(made))
     assert least_memory(program, steps, None, frozenset()) is None
     assert least_memory(program, steps, Statistics(((V, 10),)), frozenset()) is None
+
+
+@pytest.mark.usefixtures("for_small_steps")
+def test_readers_of_a_product_wait_for_the_step_that_stores_it() -> None:
+    """A fused push computes its product again. A reader of the stored product waited for the push, which may wait for
+    the reader: then no order was found, and the graph ran eagerly."""
+    build = Builder()
+    x, w = build.add(Input("x", Type(V, (4,), DType.f32))), build.add(Input("w", Type(UNIT, (4, 4), DType.f32)))
+    product = build.add(MatMul(x, w))
+    read = build.add(Pointwise(Op.exp, (product,)))
+    again = build.add(Pointwise(Op.mul, (product, read)))
+    program = build.program([again], [(V, 1 << 20)])
+    made = [StepNodes((product,), (product,)), StepNodes((read,), (read,)), StepNodes((product, again), (again,))]
+    assert dependencies(program, made) == [set(), {0}, {1}]
+    assert least_memory(program, list(enumerate(made)), SIZES, frozenset()) is None, "there is no other order"
