@@ -1,11 +1,12 @@
 """References in float64 for models whose messages do not fit all at once: sums without messages, or of some at a time.
 
-Sums of rows times numbers are products of sparse matrices (bench/exact_sums.py). Other messages are computed for
-`PIECE` edges at a time, and again in the backward pass.
+Sums of rows times numbers are products of sparse matrices (bench/exact_sums.py). Other messages, and their sums or
+maxima, are computed for `PIECE` edges at a time, and again in the backward pass.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial, reduce
 from typing import Any
 
@@ -42,6 +43,8 @@ def exact(model: nn.Module) -> nn.Module:
             layer.propagate = partial(_by_product, layer)
         elif type(layer) in IN_PIECES:
             layer.propagate = partial(_by_pieces, layer, IN_PIECES[type(layer)])
+        elif type(layer) is pyg.EdgeConv:
+            layer.propagate = partial(_largest, layer)
     return model
 
 
@@ -83,3 +86,21 @@ def _by_pieces(
     pieces = zip(edge_index.split(PIECE, 1), given[per_edge].split(PIECE), strict=True)
     parts = (checkpoint(total, x, src, dst, part, use_reentrant=False) for (src, dst), part in pieces)
     return _reduced(reduce(torch.add, parts), layer, edge_index[1])
+
+
+def _largest(layer: pyg.EdgeConv, edge_index: Tensor, x: Any, size: tuple[int, int] | None = None) -> Tensor:
+    """`propagate` of EdgeConv: the maxima of the layer's own `message`, for some edges at a time."""
+    assert isinstance(layer.aggr_module, pyg.MaxAggregation)
+    (sources, destinations), (_, rows) = x, _rows(x, size)
+
+    def largest(sources: Tensor, destinations: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        messages = layer.message(destinations[dst], sources[src])
+        least = messages.new_full((rows, messages.size(1)), -math.inf)
+        return least.scatter_reduce(0, dst[:, None].expand_as(messages), messages, "amax")
+
+    pieces = (
+        checkpoint(largest, sources, destinations, src, dst, use_reentrant=False)
+        for src, dst in edge_index.split(PIECE, 1)
+    )
+    found = reduce(torch.maximum, pieces)
+    return found.masked_fill(found == -math.inf, 0.0)  # of nodes without edges

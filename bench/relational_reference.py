@@ -1,8 +1,8 @@
 """Reference results of the three layers in float64, computed relation by relation.
 
 No tensor of edges x features is stored (bench/exact_sums.py), and of nodes x features only results: the backward
-computes the rows of each relation again (activation checkpointing). So graphs of millions of nodes and edges fit into
-memory.
+computes again the rows of some edges of a relation (activation checkpointing). So graphs of millions of nodes and edges
+fit into memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _by_type(x: Tensor, weight: Tensor, case: Case) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """The edges of one relation: its number, the nodes that are sources or destinations, and `index` [2, e] of them."""
+    """Edges of one relation: its number, the nodes that are sources or destinations, and `index` [2, e] of them."""
 
     number: int
     src: Tensor
@@ -53,10 +53,11 @@ Relations = Sequence[_Relation]
 
 
 def _relations(case: Case) -> Relations:
-    """The relations that have edges, in the order of edges."""
+    """The relations that have edges, in the order of edges, in pieces: a relation may have edges at all nodes."""
     found = []
-    for r, (first, end) in enumerate(pairwise(case.first_edges)):
-        if first < end:
+    for r, (begin, last) in enumerate(pairwise(case.first_edges)):
+        for first in range(begin, last, exact_sums.PIECE):
+            end = min(first + exact_sums.PIECE, last)
             ends = (torch.unique(one[first:end], return_inverse=True) for one in (case.src, case.dst))
             (src, sources), (dst, destinations) = ends
             found.append(_Relation(r, src, dst, torch.stack((sources, destinations))))

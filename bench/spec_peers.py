@@ -138,9 +138,9 @@ def _on_points(spec: Spec, folder: Path, wide: bool, seed: int) -> Built:
     clouds, points, _ = spec.on_points
     work = workload(spec.graph, spec.inputs, 0, spec.widths[-1], folder)
     torch.manual_seed(seed)
-    model = layers_of(spec, work.x.size(1))
+    model: nn.Module = layers_of(spec, work.x.size(1))
     if wide:
-        work, model = work.double(), model.double()
+        work, model = work.double(), exact(model.double())
     inputs = (work.x, torch.arange(clouds).repeat_interleave(points))
     return Built(model, inputs, WithLoss(model), (work.y, *inputs), {"x": work.x, "y": work.y})
 

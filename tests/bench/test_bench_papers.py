@@ -291,7 +291,7 @@ def test_what_judges_models_of_dgls_paper_takes_some_edges_at_a_time(
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("layer", ["gcn", "sage", "gin", "monet", "gat"])
+@pytest.mark.parametrize("layer", ["gcn", "sage", "gin", "monet", "gat", "edgeconv", "edgeconv-mlp"])
 def test_what_judges_layers_stores_no_messages_and_computes_the_same(
     layer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
