@@ -21,6 +21,9 @@ from bench.turns import ROOT
 EXACT = "exact"
 """Name of a peer that computes in float64. It is asked for its result where float32 is in doubt, and never timed."""
 
+NEARBY = tuple(f"{EXACT}, nearby {i}" for i in range(1, 5))
+"""Peers that do what EXACT does, at inputs and weights that differ by less than float32 can tell."""
+
 Peers: TypeAlias = Mapping[str, Callable[[], Step]]
 """Peer -> a function that prepares its step."""
 
@@ -35,8 +38,11 @@ class Check:
     """A result is right if its relative error is at most `tolerance` from the result of the peer `reference`.
 
     If it is larger, and the case has a peer EXACT (`exact`), a result in float32 is right if its error against that one
-    is at most the tolerance or 4 times the reference's own. `error` gives the error, and the name of the value with it;
-    `compared(want, got)` gives what is wanted of a result that lacks gradients, or has them under other names.
+    is at most the tolerance or 4 times the reference's own. With `nearby` it is right, too, if that error is at most 4
+    times the largest one of the peers NEARBY: then the rounding of the inputs alone moves the function as far (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 1.5), as where rounding decides which of two messages is the
+    larger. `error` gives the error, and the name of the value with it; `compared(want, got)` gives what is wanted of a
+    result that lacks gradients, or has them under other names.
     Where the reference cannot run, the result of the peer `otherwise` takes its place, if the case measures that peer.
     Where that cannot run either, the result of EXACT, rounded, does. `others` are peers that compute another function,
     and the peer that has it.
@@ -45,24 +51,30 @@ class Check:
     tolerance: float
     reference: str = "eager"
     exact: bool = False
+    nearby: bool = False
     otherwise: str | None = None
     others: Mapping[str, str] = field(default_factory=dict)
     error: Callable[[Result, Result], tuple[float, str]] = worst_error
     compared: Callable[[Result, Result], Result] = of_names
 
-    def verdict(self, got: Result, want: Result, exact: Callable[[], Result] | None) -> dict[str, Any]:
-        """`status` ("ok", or which value is wrong), and the errors."""
+    def verdict(self, got: Result, want: Result, judge: Callable[[str], Result] | None = None) -> dict[str, Any]:
+        """`status` ("ok", or which value is wrong), and the errors. `judge` gives the results of EXACT and NEARBY."""
         want = self.compared(want, got)
         error, where = self.error(got, want)
         answer: dict[str, Any] = {"status": "ok", "error": error}
         if error <= self.tolerance:
             return answer
-        if exact is not None:
-            true = self.compared(exact(), got)
+        if self.exact and judge is not None:
+            true = self.compared(judge(EXACT), got)
             own, other = error_against(got, true), error_against(want, true)
             answer.update(error_in_float64=own, reference_error_in_float64=other)
             if own <= max(self.tolerance, 4 * other):
                 return answer
+            if self.nearby:
+                moved = max(error_against(self.compared(judge(peer), got), true) for peer in NEARBY)
+                answer.update(moved_by_rounding=moved)
+                if own <= 4 * moved:
+                    return answer
         answer["status"] = f"wrong: {where} is off by {error:.1e}"
         return answer
 

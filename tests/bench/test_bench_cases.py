@@ -6,6 +6,7 @@ import json
 import weakref
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.case import EXACT, Bench, Case, Check, Numbers, Peers
+from bench.case import EXACT, NEARBY, Bench, Case, Check, Numbers, Peers
 from bench.options import Among, options_from
 from bench.record import Record
 from bench.runner import chosen_of, run, take_small_sizes
@@ -262,16 +263,28 @@ def test_the_peak_of_a_step_is_that_of_one_more_call() -> None:
 
 def test_float32_is_judged_by_float64_where_it_differs() -> None:
     near, far, true = (Result((torch.tensor([value, 1.0]),), {}) for value in (1.0, 1.1, 1.09))
-    check = Check(1e-3)
-    assert check.verdict(far, near, None)["status"].startswith("wrong")
-    assert check.verdict(far, near, lambda: Result((true.outputs[0].double(),), {}))["status"] == "ok"
+    check = Check(1e-3, exact=True)
+    assert check.verdict(far, near)["status"].startswith("wrong")
+    assert check.verdict(far, near, lambda peer: Result((true.outputs[0].double(),), {}))["status"] == "ok"
+
+
+def test_float32_is_judged_by_what_rounding_of_the_inputs_moves() -> None:
+    """The gradient of a maximum: 1 at one of two messages that nearly tie, and 0 at the other."""
+    first, second = (torch.tensor(value, dtype=torch.float64) for value in ([1.0, 0.0], [0.0, 1.0]))
+    got, want = (Result((value.float(),), {}) for value in (second, first))
+    same = dict.fromkeys((EXACT, *NEARBY), Result((first,), {}))
+    moved = same | {NEARBY[-1]: Result((second,), {})}
+    check = Check(1e-3, exact=True, nearby=True)
+    assert check.verdict(got, want, moved.__getitem__)["status"] == "ok"
+    assert check.verdict(got, want, same.__getitem__)["status"].startswith("wrong")
+    assert replace(check, nearby=False).verdict(got, want, moved.__getitem__)["status"].startswith("wrong")
 
 
 def test_gradients_that_a_peer_lacks_are_not_compared() -> None:
     one = torch.ones(2)
     want = Result((one,), {"a": one, "b": one})
-    assert Check(1e-6).verdict(Result((one,), {"a": one}), want, None)["status"] == "ok"
-    assert Check(1e-6).verdict(Result((one,), {"a": 2 * one}), want, None)["status"].startswith("wrong: grad of a")
+    assert Check(1e-6).verdict(Result((one,), {"a": one}), want)["status"] == "ok"
+    assert Check(1e-6).verdict(Result((one,), {"a": 2 * one}), want)["status"].startswith("wrong: grad of a")
 
 
 def test_a_record_is_continued_on_the_same_machine_alone(tmp_path: Path) -> None:

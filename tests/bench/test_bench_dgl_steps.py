@@ -43,7 +43,7 @@ def compare(case: Case, peer: str, module: str) -> None:
     step = import_module(module).step_of(peer, dict(case.inputs(**sizes)), **plain)
     peers = case.build(**sizes)
     want = result_of(peers[case.check.others.get(peer, case.check.reference)]()())
-    verdict = case.check.verdict(result_of(step()), want, None)
+    verdict = case.check.verdict(result_of(step()), want)
     assert verdict["status"] == "ok", (case.name, peer, verdict)
 
 

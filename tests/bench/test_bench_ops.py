@@ -26,9 +26,9 @@ def test_systems_equal_the_definition(operator: str, tmp_path: Path) -> None:
     with override(eager_kernels=False):
         for peer in case.peers:
             if peer not in ("dgl", "handwritten"):  # which are not there, and need a compiler
-                assert case.check.verdict(result_of(peers[peer]()()), want, None)["status"] == "ok", peer
+                assert case.check.verdict(result_of(peers[peer]()()), want)["status"] == "ok", peer
         wrong = Result((want.outputs[0].float() * 1.01,), {})
-        assert case.check.verdict(wrong, want, None)["status"].startswith("wrong: result is off")
+        assert case.check.verdict(wrong, want)["status"].startswith("wrong: result is off")
 
 
 @pytest.mark.parametrize("operator", CASES)

@@ -395,7 +395,20 @@ def test_a_compiled_model_with_a_search_has_the_same_gradients() -> None:
     peers = build(spec.text(), "train", Path(), memory="1G")
     want, exact = (result_of(peers[peer]()()) for peer in ("eager", EXACT))
     for peer in ("graphweave", WITHIN):
-        assert CHECK.verdict(result_of(peers[peer]()()), want, lambda: exact)["status"] == "ok", peer
+        assert CHECK.verdict(result_of(peers[peer]()()), want, lambda _: exact)["status"] == "ok", peer
+
+
+def test_inputs_nearby_are_the_same_in_float32() -> None:
+    """Inputs and weights differ in float64, by at most half a unit in the last place; integers do not."""
+    spec = Spec("edgeconv", "points:2:30:4", 3, (5, 6))
+    one, other = (spec_peers.built(spec, Path(), wide=True) for _ in range(2))
+    moved = other.nearby(0)
+    pairs = [*zip(one.loss.parameters(), moved.loss.parameters(), strict=True), (one.inputs[0], moved.inputs[0])]
+    for true, near in pairs:
+        assert not torch.equal(true, near)
+        torch.testing.assert_close(near, true, rtol=2**-24, atol=0.0)
+    assert torch.equal(one.inputs[1], moved.inputs[1]) and torch.equal(one.loss_inputs[0], moved.loss_inputs[0])
+    assert moved.inputs[0] is moved.loss_inputs[1]
 
 
 def test_the_peer_with_native_libraries_says_that_they_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
