@@ -31,7 +31,12 @@ what was measured here, as far as a CPU of two cores can show them; the last pag
 
 The table below has the papers' headlines: what they say of their own system, the same of graphweave here, and whether
 this is beaten (by 5 % or more), met or missed. The papers had other machines, often GPUs, and other versions of the
-systems that they compare with; each page says which."""
+systems that they compare with; each page says which.
+
+Results are checked before they are timed: outputs and gradients equal those of PyG, or are as close to a result in
+float64 as PyG's are. Gradients of EdgeConv's maxima on large batches of points depend on which of two nearly equal
+messages is the larger. There they may differ from the result in float64 by as much as rounding the inputs and weights
+to float32 moves it, within the same factor of four."""
 
 LEGEND = """A column `paper:` is what the paper printed, on the paper's machine; a column `here:` was measured on the
 machine named below each title. If there are several, the last column says on which one; the systems of a row are always
