@@ -13,9 +13,13 @@ from bench.product_models import CASES
 RESULTS = Path(__file__).parent.parent / "bench/results"
 
 
+def record_of(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
 def product_models() -> Iterator[str]:
     """Training steps of models over product spaces and of graph transformers, next to eager mode."""
-    record = json.loads((RESULTS / "product_models.json").read_text())
+    record = record_of("product_models")
     yield from ("| model | eager, ms | graphweave, ms | speed | first call, s |", "|---|---|---|---|---|")
     ratios = []
     for name, found in record["results"].items():
@@ -24,6 +28,42 @@ def product_models() -> Iterator[str]:
         times = f"{1e3 * eager['median']:.1f} | {1e3 * ours['median']:.1f}"
         yield f"| {CASES[name].about} | {times} | {ratios[-1]:.1f}x | {ours['first']:.0f} |"
     yield f"| geometric mean | | | {math.prod(ratios) ** (1 / len(ratios)):.1f}x | |"
+    yield from ("", measured(record))
+
+
+def large_tables() -> Iterator[str]:
+    """Training steps of tables of which a step reads few rows, next to eager mode."""
+    record = record_of("large_tables")
+    yield from ("| optimiser, entities | eager, ms | graphweave, ms | of which the optimiser, ms | speed |",
+                "|---|---|---|---|---|")  # fmt: skip
+    for name, found in record["results"].items():
+        optimiser, entities = name.split()
+        times = (f"{1e3 * found[key]:.1f}" for key in ("eager", "graphweave", "update"))
+        speed = found["eager"] / found["graphweave"]
+        yield f"| {optimiser}, {int(entities):,} | {' | '.join(times)} | {speed:.1f}x |"
+    yield from ("", measured(record))
+
+
+def varying_relations() -> Iterator[str]:
+    """Training steps of which each has other relations, next to eager mode."""
+    record = record_of("varying_relations")
+    yield from ("| model, relations of a step | eager, ms | graphweave, ms | speed | compilations | first call, s |",
+                "|---|---|---|---|---|---|")  # fmt: skip
+    for name, found in record["results"].items():
+        times = f"{1e3 * found['eager']:.1f} | {1e3 * found['graphweave']:.1f}"
+        speed = found["eager"] / found["graphweave"]
+        steps = f"{found['compilations']} for {found['steps']} steps"
+        yield f"| {name} | {times} | {speed:.2f}x | {steps} | {found['first']:.0f} |"
+    yield from ("", measured(record))
+
+
+def choices() -> Iterator[str]:
+    """The least times of steps in the form of the first graph, in that of the second one, and in the chosen form."""
+    record = record_of("choices")
+    yield from ("| function, graph | the first's form, ms | the second's, ms | chosen, ms |", "|---|---|---|---|")
+    for name, found in record["results"].items():
+        times = (f"{1e3 * found[form]['min']:.1f}" for form in ("first", "second", "chosen"))
+        yield f"| {name.replace(' ', ', ')} | {' | '.join(times)} |"
     yield from ("", measured(record))
 
 
@@ -42,7 +82,7 @@ def records(*names: str) -> Iterator[str]:
     """The records that a section's tables are from, and how each was measured; equal ones stand in one line."""
     told: dict[str, list[str]] = {}
     for name in names:
-        text = measured(json.loads((RESULTS / f"{name}.json").read_text()))
+        text = measured(record_of(name))
         told.setdefault(text, []).append(f"`{name}.json`")
     yield from (f"- {', '.join(files)}: {text[0].lower()}{text[1:]}" for text, files in told.items())
 
