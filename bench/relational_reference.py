@@ -100,7 +100,13 @@ def _softmax(score: Tensor, case: Case, *, within: bool) -> Tensor:
 
 def _rgcn(w: Weights, case: Case, relations: Relations, within: bool) -> Tensor:
     out = _collect(w["weight"].unbind(), case.norm.double(), case, relations)
-    return out.add_(_again(lambda root: case.x.double() @ root, w["root"]))
+    for rows in torch.arange(len(out), device=out.device).split(exact_sums.PIECE):
+
+        def at_root(root: Tensor, rows: Tensor = rows) -> Tensor:
+            return case.x[rows].double() @ root
+
+        out.index_add_(0, rows, _again(at_root, w["root"]))
+    return out
 
 
 def _rgat(w: Weights, case: Case, relations: Relations, within: bool) -> Tensor:
