@@ -34,6 +34,11 @@ def _again(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     return out
 
 
+def _add_rows(out: Tensor, rows: Tensor, values: Tensor) -> None:
+    """`out[rows] += values`, in place. The backward of `index_add_` would keep `values`, for their shape alone."""
+    out.index_put_((rows,), values, accumulate=True)
+
+
 def _by_type(x: Tensor, weight: Tensor, case: Case) -> Tensor:
     first = case.first_nodes
     return torch.cat([x[first[t] : first[t + 1]] @ weight[t] for t in range(case.num_node_types)])
@@ -72,7 +77,7 @@ def _collect(matrices: Sequence[Tensor], share: Tensor, case: Case, relations: R
         def total(matrix: Tensor, part: Tensor, one: _Relation = one) -> Tensor:
             return weighted_sum(case.x[one.src].double() @ matrix, one.index, part, len(one.dst))
 
-        out.index_add_(0, one.dst, _again(total, matrices[one.number], part))
+        _add_rows(out, one.dst, _again(total, matrices[one.number], part))
     return out
 
 
@@ -105,7 +110,7 @@ def _rgcn(w: Weights, case: Case, relations: Relations, within: bool) -> Tensor:
         def at_root(root: Tensor, rows: Tensor = rows) -> Tensor:
             return case.x[rows].double() @ root
 
-        out.index_add_(0, rows, _again(at_root, w["root"]))
+        _add_rows(out, rows, _again(at_root, w["root"]))
     return out
 
 
