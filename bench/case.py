@@ -24,6 +24,9 @@ EXACT = "exact"
 NEARBY = tuple(f"{EXACT}, nearby {i}" for i in range(1, 5))
 """Peers that do what EXACT does, at inputs and weights that differ by less than float32 can tell."""
 
+IN_FLOAT64 = (EXACT, *NEARBY)
+"""The peers that judge and are never timed."""
+
 Peers: TypeAlias = Mapping[str, Callable[[], Step]]
 """Peer -> a function that prepares its step."""
 

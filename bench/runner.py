@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from bench.case import EXACT, NEARBY, Bench, Case, Numbers, options_of, sizes_of
+from bench.case import EXACT, IN_FLOAT64, Bench, Case, Numbers, options_of, sizes_of
 from bench.common import available_memory, in_fresh_process, ratio_table
 from bench.record import Record
 from bench.steps import Result, read_result, write_arrays
@@ -184,9 +184,7 @@ class Measuring:
             sys.executable, "-m", "bench.worker", "case", bench.module, case.name, peer, *self._argv
         ]  # fmt: skip
         added = {"OMP_NUM_THREADS": str(options.threads), **bench.environment.get(peer, {}), **(environment or {})}
-        share = (
-            1.0 if peer in (EXACT, *NEARBY) else 0.85
-        )  # what judges runs while the systems that it judges hold theirs
+        share = 1.0 if peer in IN_FLOAT64 else 0.85  # what judges runs while the systems that it judges hold theirs
         return Player(command, added, timeout=options.timeout, memory=available_memory(share))
 
     def _of_dgl(self, peer: str) -> Sequence[str]:

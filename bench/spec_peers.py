@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import graphweave
-from bench.case import EXACT, NEARBY, Case, Check, Peers
+from bench.case import IN_FLOAT64, NEARBY, Case, Check, Peers
 from bench.exact_layers import ExactAlong, exact
 from bench.exact_sums import dot
 from bench.named_graphs import edges_of, workload
@@ -53,7 +53,7 @@ class Way:
 WAYS = {
     "eager": Way("pyg"),
     "eager-thp": Way("pyg"),
-    **dict.fromkeys((EXACT, *NEARBY), Way("pyg")),
+    **dict.fromkeys(IN_FLOAT64, Way("pyg")),
     "pyg-native": Way("pyg", native=True),
     "inductor": Way("pyg", compiler="inductor"),
     "inductor-autotune": Way("pyg", compiler="inductor-autotune"),
@@ -232,7 +232,7 @@ def build(spec: str, mode: str, folder: Path, seed: int = 0, compile_loss: bool 
     `memory` is the budget of the peer WITHIN."""
 
     def prepared(peer: str, way: Way) -> Step:
-        one = built(spec_of(spec), folder, way.writing, wide=peer in (EXACT, *NEARBY), seed=seed)
+        one = built(spec_of(spec), folder, way.writing, wide=peer in IN_FLOAT64, seed=seed)
         if peer in NEARBY:
             one = one.nearby(NEARBY.index(peer))
         if way.native and spec_of(spec).layer in TAKES_SPARSE:

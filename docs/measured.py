@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,46 +25,56 @@ def product_models() -> Iterator[str]:
     for name, found in record["results"].items():
         eager, ours = found["eager"], found["graphweave"]
         ratios.append(eager["median"] / ours["median"])
-        times = f"{1e3 * eager['median']:.1f} | {1e3 * ours['median']:.1f}"
+        times = f"{_milliseconds(eager['median'])} | {_milliseconds(ours['median'])}"
         yield f"| {CASES[name].about} | {times} | {ratios[-1]:.1f}x | {ours['first']:.0f} |"
     yield f"| geometric mean | | | {math.prod(ratios) ** (1 / len(ratios)):.1f}x | |"
     yield from ("", measured(record))
 
 
+def _table(record: Mapping[str, Any], head: Sequence[str], row: Callable[[str, Any], Sequence[str]]) -> Iterator[str]:
+    """A row for each result of a record, and below how it was measured."""
+    yield from (f"| {' | '.join(head)} |", "|---" * len(head) + "|")
+    yield from (f"| {' | '.join(row(name, found))} |" for name, found in record["results"].items())
+    yield from ("", measured(record))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
+
+
 def large_tables() -> Iterator[str]:
     """Training steps of tables of which a step reads few rows, next to eager mode."""
-    record = record_of("large_tables")
-    yield from ("| optimiser, entities | eager, ms | graphweave, ms | of which the optimiser, ms | speed |",
-                "|---|---|---|---|---|")  # fmt: skip
-    for name, found in record["results"].items():
+
+    def row(name: str, found: Any) -> list[str]:
         optimiser, entities = name.split()
-        times = (f"{1e3 * found[key]:.1f}" for key in ("eager", "graphweave", "update"))
-        speed = found["eager"] / found["graphweave"]
-        yield f"| {optimiser}, {int(entities):,} | {' | '.join(times)} | {speed:.1f}x |"
-    yield from ("", measured(record))
+        times = [_milliseconds(found[key]) for key in ("eager", "graphweave", "update")]
+        return [f"{optimiser}, {int(entities):,}", *times, f"{found['eager'] / found['graphweave']:.1f}x"]
+
+    head = ("optimiser, entities", "eager, ms", "graphweave, ms", "of which the optimiser, ms", "speed")
+    return _table(record_of("large_tables"), head, row)
 
 
 def varying_relations() -> Iterator[str]:
     """Training steps of which each has other relations, next to eager mode."""
-    record = record_of("varying_relations")
-    yield from ("| model, relations of a step | eager, ms | graphweave, ms | speed | compilations | first call, s |",
-                "|---|---|---|---|---|---|")  # fmt: skip
-    for name, found in record["results"].items():
-        times = f"{1e3 * found['eager']:.1f} | {1e3 * found['graphweave']:.1f}"
-        speed = found["eager"] / found["graphweave"]
+
+    def row(name: str, found: Any) -> list[str]:
+        times = [_milliseconds(found[key]) for key in ("eager", "graphweave")]
         steps = f"{found['compilations']} for {found['steps']} steps"
-        yield f"| {name} | {times} | {speed:.2f}x | {steps} | {found['first']:.0f} |"
-    yield from ("", measured(record))
+        return [name, *times, f"{found['eager'] / found['graphweave']:.2f}x", steps, f"{found['first']:.0f}"]
+
+    head = ("model, relations of a step", "eager, ms", "graphweave, ms", "speed", "compilations", "first call, s")
+    return _table(record_of("varying_relations"), head, row)
 
 
 def choices() -> Iterator[str]:
     """The least times of steps in the form of the first graph, in that of the second one, and in the chosen form."""
-    record = record_of("choices")
-    yield from ("| function, graph | the first's form, ms | the second's, ms | chosen, ms |", "|---|---|---|---|")
-    for name, found in record["results"].items():
-        times = (f"{1e3 * found[form]['min']:.1f}" for form in ("first", "second", "chosen"))
-        yield f"| {name.replace(' ', ', ')} | {' | '.join(times)} |"
-    yield from ("", measured(record))
+
+    def row(name: str, found: Any) -> list[str]:
+        times = [_milliseconds(found[form]["min"]) for form in ("first", "second", "chosen")]
+        return [name.replace(" ", ", "), *times]
+
+    head = ("function, graph", "the first's form, ms", "the second's, ms", "chosen, ms")
+    return _table(record_of("choices"), head, row)
 
 
 def measured(record: Mapping[str, Any]) -> str:

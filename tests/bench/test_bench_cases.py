@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.case import EXACT, NEARBY, Bench, Case, Check, Numbers, Peers
+from bench.case import EXACT, IN_FLOAT64, NEARBY, Bench, Case, Check, Numbers, Peers
 from bench.options import Among, options_from
 from bench.record import Record
 from bench.runner import chosen_of, run, take_small_sizes
@@ -272,7 +272,7 @@ def test_float32_is_judged_by_what_rounding_of_the_inputs_moves() -> None:
     """The gradient of a maximum: 1 at one of two messages that nearly tie, and 0 at the other."""
     first, second = (torch.tensor(value, dtype=torch.float64) for value in ([1.0, 0.0], [0.0, 1.0]))
     got, want = (Result((value.float(),), {}) for value in (second, first))
-    same = dict.fromkeys((EXACT, *NEARBY), Result((first,), {}))
+    same = dict.fromkeys(IN_FLOAT64, Result((first,), {}))
     moved = same | {NEARBY[-1]: Result((second,), {})}
     check = Check(1e-3, exact=True, nearby=True)
     assert check.verdict(got, want, moved.__getitem__)["status"] == "ok"
