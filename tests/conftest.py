@@ -74,7 +74,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # runs before cases are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    left_out = slow_cases.listed()
+    left_out = slow_cases.listed(interpreted=interpreted())
     for item in items:
         if item.nodeid in left_out:
             item.add_marker(pytest.mark.slow)

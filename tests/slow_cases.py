@@ -5,10 +5,15 @@
     python -m pytest -n 2 -m "not zoo" --durations=0 --durations-min=0.5 | python -m tests.slow_cases
 
 writes the list anew from what that run took, slow tests included. Cases that are marked where they stand need no entry.
+
+In Triton's interpreter other cases are long. `slow_interpreted.txt` lists those that it leaves out as well:
+
+    make test-triton PYTEST_ARGS="-m '' --durations=0 --durations-min=0.5" | python -m tests.slow_cases --interpreted
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections import defaultdict
@@ -16,9 +21,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LIST = Path(__file__).with_suffix(".txt")
+INTERPRETED = LIST.with_name("slow_interpreted.txt")
 
 SECONDS = 0.25
 """Seconds that a default case may take if its test function has a quicker case."""
+
+INTERPRETED_SECONDS = 1.0
+"""The same in Triton's interpreter, which takes longer for most cases, and has a minute or two for all."""
 
 ALONE_SECONDS = 6.0
 """Seconds that any default case may take. Longer cases are slow tests even if their function has no other case."""
@@ -34,9 +43,11 @@ sanitizers, processes that build one kernel at the same time, and the rules of t
 _LINE = re.compile(r"\s*(\d+\.\d+)s (?:call|setup|teardown)\s+(tests/\S.*)$")
 
 
-def listed() -> frozenset[str]:
-    """The ids of the cases that are left out by default."""
-    return frozenset(line for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
+def listed(*, interpreted: bool = False) -> frozenset[str]:
+    """The ids of the cases that are left out by default, and in Triton's interpreter if `interpreted`."""
+    lists = (LIST, INTERPRETED) if interpreted else (LIST,)
+    lines = (line for path in lists for line in path.read_text().splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
 def function_of(case: str) -> str:
@@ -44,8 +55,9 @@ def function_of(case: str) -> str:
     return case.partition("[")[0]
 
 
-def too_long(lines: Iterable[str]) -> list[str]:
-    """The cases to leave out, from the lines that `pytest --durations=0` writes."""
+def too_long(lines: Iterable[str], allowed: float = SECONDS) -> list[str]:
+    """The cases to leave out, from the lines that `pytest --durations=0` writes, where a case may take `allowed`
+    seconds if its test function has a quicker one."""
     seconds: dict[str, float] = defaultdict(float)
     for line in lines:
         if found := _LINE.match(line):
@@ -53,11 +65,22 @@ def too_long(lines: Iterable[str]) -> list[str]:
     cases: dict[str, list[str]] = defaultdict(list)
     for case in sorted(seconds, key=lambda case: (seconds[case], case)):
         cases[function_of(case)].append(case)
-    left_out = [case for several in cases.values() for case in several[1:] if seconds[case] > SECONDS]
+    left_out = [case for several in cases.values() for case in several[1:] if seconds[case] > allowed]
     alone = [case for several in cases.values() for case in several[:1] if seconds[case] > ALONE_SECONDS]
     return sorted(case for case in {*left_out, *alone} if not case.startswith(ALWAYS))
 
 
-if __name__ == "__main__":
+def write(interpreted: bool, lines: Iterable[str]) -> None:
+    """Write a list anew from the lines of a run."""
     head = "# Cases that are slow tests by what they take; `python -m tests.slow_cases` says how this list is made."
-    LIST.write_text("\n".join([head, *too_long(sys.stdin)]) + "\n")
+    if interpreted:
+        path, cases = INTERPRETED, sorted({*too_long(lines, INTERPRETED_SECONDS)} - listed())
+    else:
+        path, cases = LIST, too_long(lines)
+    path.write_text("\n".join([head, *cases]) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--interpreted", action="store_true", help="the run was one in Triton's interpreter")
+    write(parser.parse_args().interpreted, sys.stdin)

@@ -150,7 +150,8 @@ def figure_8(session: Session) -> list[Panel]:
         "A system that would need more memory by an estimate than there was for it was not run (12 GB; 85% of what was "
         "available since 2026-11-28). On wikikg2, 87% of whose edges have a source and relation of their own, training "
         "is 10% faster without compaction and reordering than as the cost model says, and HGT's training needs more "
-        "than the 17 GB that a process could take, in all forms: two rows of 64 for each pair and their gradients are 14 GB."
+        "than the 17 GB that a process could take, in all forms: two rows of 64 for each pair and their gradients are "
+        "14 GB."
     )
     times = {
         mode: session.panel(f"Figure 8, {mode}", "graphweave and other systems", "ms", about, "bars", rows="model",

@@ -32,9 +32,18 @@ def test_of_each_test_the_quickest_case_stays_and_what_is_quick() -> None:
     ]
 
 
+def test_in_the_interpreter_a_case_may_take_longer_and_other_cases_are_long() -> None:
+    assert slow_cases.too_long(RUN.splitlines(), 2.4) == [
+        "tests/test_a.py::test_alone_and_long",
+        "tests/test_a.py::test_one[x-1]",
+        "tests/test_a.py::test_one[y 2]",
+    ]
+    assert slow_cases.listed() < slow_cases.listed(interpreted=True)
+
+
 def test_what_is_listed_exists() -> None:
-    """The list names cases, and the function of each is in its file; a parameter that no longer exists does no harm."""
-    for function in sorted(set(map(slow_cases.function_of, slow_cases.listed()))):
+    """The lists name cases, and the function of each is in its file; a parameter that no longer exists does no harm."""
+    for function in sorted(set(map(slow_cases.function_of, slow_cases.listed(interpreted=True)))):
         file, _, name = function.partition("::")
         tree = ast.parse((HERE.parent / file).read_text())
         assert name in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, f"{function} is gone: list anew"
