@@ -172,6 +172,15 @@ def test_loops_that_are_no_vectors() -> None:
     assert "gw_load" not in text and "for (int64_t c = 0; c < 3; ++c)" in text
 
 
+@pytest.mark.parametrize("width", [1, 2, 12, 31, 33])
+def test_sums_of_a_block_of_rows_fill_whole_lines(width: int) -> None:
+    """Whole vectors are stored to a total, so nothing else may lie behind its elements."""
+    text = print_kernel(parse(MASKS.replace("WIDTH", str(width))))
+    (elements,) = re.findall(r"alignas\(64\) float t_block\[(\d+)\]", text)
+    assert int(elements) == -(-width // 16) * 16
+    assert f"gw_add_to<{width}>(t_sum, t_block);" in text
+
+
 @pytest.mark.sanitize
 @pytest.mark.slow
 def test_tails_stay_in_their_arrays() -> None:

@@ -315,7 +315,7 @@ class _CppUnit:
         else:
             self._call_rows(w, args)
         for buffer in self.in_blocks:
-            w.line(f"gw_add_to({pointers[buffer.name]}, {sums[buffer.name]});")
+            self._add_to(w, buffer, pointers[buffer.name], sums[buffer.name])
         if self.in_blocks and self.streamed:
             w.line("gw_streamed();")
 
@@ -350,12 +350,15 @@ class _CppUnit:
             short = f"gw_last - gw_begin < {self.block_rows}"
             w.line(f"const int64_t gw_until = {short} ? gw_last : gw_begin + {self.block_rows};")
             for buffer in self.in_blocks:
-                block, numel = blocks[buffer.name], self.scope.arrays[buffer.name].numel
-                w.line(f"alignas({ALIGN}) {ctype(buffer.dtype)} {block}[{numel}];")
-                self._fill(w, buffer, block)
+                padded_numel = self._part_bytes(buffer) // buffer.dtype.itemsize
+                w.line(f"alignas({ALIGN}) {ctype(buffer.dtype)} {blocks[buffer.name]}[{padded_numel}];")
+                self._fill(w, buffer, blocks[buffer.name])
             w.line(f"{self.rows_name}({', '.join([*args, 'gw_begin', 'gw_until'])});")
-            for name, block in blocks.items():
-                w.line(f"gw_add_to({sums[name]}, {block});")
+            for buffer in self.in_blocks:
+                self._add_to(w, buffer, sums[buffer.name], blocks[buffer.name])
+
+    def _add_to(self, w: Writer, buffer: loop.Buffer, target: str, sums: str) -> None:
+        w.line(f"gw_add_to<{self.scope.arrays[buffer.name].numel}>({target}, {sums});")
 
     def _has_blocks(self, buffer: loop.Buffer) -> bool:
         floats = buffer.fold is Fold.sum and buffer.dtype.is_float

@@ -76,9 +76,9 @@ GW_INLINE gw_element<V> gw_fold(V (&parts)[N], F fold) {
   return gw_across(gw_fold_each(parts, fold), fold);
 }
 
-// to[i] += from[i], whatever their types.
-template <class T, class From, int64_t N>
-GW_INLINE void gw_add_to(T* to, const From (&from)[N]) {
+// to[i] += from[i] for N elements, whatever their types.
+template <int64_t N, class T, class From>
+GW_INLINE void gw_add_to(T* to, const From* from) {
   for (int64_t i = 0; i < N; ++i) to[i] = static_cast<T>(to[i] + from[i]);
 }
 // to[i] = fold(to[i], from[i]) for N elements.
