@@ -119,7 +119,8 @@ NUMERICS := $(addprefix tests/,$(addsuffix .py,codegen/test_triton_kernels codeg
 	frontends/spellings/test_reducers passes/test_edge_products udf/test_udf_kernels nn/test_nn_layers \
 	nn/test_nn_relational nn/test_nn_decoders frontends/dynamo/test_index_errors ops/test_ops \
 	ops/test_edge_ops ops/test_own_reducers))
-# The same for whole models and for the code around kernels. `make slow` runs it, and the slow cases of the former.
+# The same for whole models and for the code around kernels. `make slow` runs it, and what test-triton leaves out because
+# the interpreter takes long.
 MORE_NUMERICS := $(addprefix tests/,$(addsuffix .py,runtime/test_random udf/test_udf_arguments \
 	frontends/dynamo/test_relational_layers_match loops/test_loops_models frontends/dynamo/test_horizontal_models))
 INTERPRETED := TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -140,7 +141,7 @@ fuzz: $(STAMP)
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 	$(INTERPRETED) $(MORE_NUMERICS)
-	$(INTERPRETED) -m slow $(NUMERICS)
+	sed '/^#/d' tests/slow_interpreted.txt | xargs -d '\n' env $(INTERPRETED) -m slow
 
 zoo: $(STAMP)
 	$(BIN)/python -m tests.pyg.zoo
