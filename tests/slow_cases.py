@@ -34,10 +34,10 @@ ALONE_SECONDS = 6.0
 
 ALWAYS = (
     "tests/docs/test_doc_blocks.py::test_a_program_runs[", "tests/codegen/test_native.py::test_native[",
-    "tests/runtime/test_toolchain.py::test_sanitized", "tests/runtime/test_kernel_cache.py::test_processes_racing",
-    "tests/house/",
+    "tests/codegen/test_vectorised.py::test_tails", "tests/runtime/test_toolchain.py::test_sanitized",
+    "tests/runtime/test_kernel_cache.py::test_processes_racing", "tests/house/",
 )  # fmt: skip
-"""Tests that run by default however long they take: the programs of all pages, native headers and a kernel under
+"""Tests that run by default however long they take: the programs of all pages, native headers and kernels under
 sanitizers, processes that build one kernel at the same time, and the rules of the repository."""
 
 _LINE = re.compile(r"\s*(\d+\.\d+)s (?:call|setup|teardown)\s+(tests/\S.*)$")

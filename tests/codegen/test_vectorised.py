@@ -14,6 +14,7 @@ from graphweave.ir.loop.parse import parse
 from tests.codegen.vectorised import LaneLoop, lane_loops, offences
 from tests.loop_support import attention, case_for, compiled, interpreted, online_attention, sddmm, spmm, totals
 from tests.sanitizer_support import run_sanitized
+from tests.support import by_default
 
 MASKS = """
 kernel masks(v < N, E; i32) {
@@ -182,15 +183,15 @@ def test_sums_of_a_block_of_rows_fill_whole_lines(width: int) -> None:
 
 
 @pytest.mark.sanitize
-@pytest.mark.slow
-def test_tails_stay_in_their_arrays() -> None:
+@pytest.mark.parametrize("widths", by_default([(1, 31), (2, 5, 12, 33)], (1, 31)))
+def test_tails_stay_in_their_arrays(widths: tuple[int, ...]) -> None:
     run_sanitized(
-        """
+        f"""
 import torch
 from tests.loop_support import case_for, compiled, interpreted
 from tests.codegen.test_vectorised import DEGREES, MASKS, STEPS
 from graphweave.ir.loop.parse import parse
-for text in (*(MASKS.replace("WIDTH", str(w)) for w in (1, 2, 5, 12, 31, 33)), STEPS):
+for text in (*(MASKS.replace("WIDTH", str(w)) for w in {widths}), STEPS):
     case = case_for(parse(text), DEGREES)
     got, want = compiled(case), interpreted(case)
     for name in want:
