@@ -141,7 +141,7 @@ fuzz: $(STAMP)
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 	$(INTERPRETED) $(MORE_NUMERICS)
-	sed '/^#/d' tests/slow_interpreted.txt | xargs -d '\n' env $(INTERPRETED) -m slow
+	sed '/^#/d' tests/slow_interpreted.txt | tr '\n' '\0' | xargs -0 env $(INTERPRETED) -m slow
 
 zoo: $(STAMP)
 	$(BIN)/python -m tests.pyg.zoo

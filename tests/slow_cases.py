@@ -6,9 +6,11 @@
 
 writes the list anew from what that run took, slow tests included. Cases that are marked where they stand need no entry.
 
-In Triton's interpreter other cases are long. `slow_interpreted.txt` lists those that it leaves out as well:
+In Triton's interpreter other cases are long. `slow_interpreted.txt` lists those that it leaves out as well, and
 
-    make test-triton PYTEST_ARGS="-m '' --durations=0 --durations-min=0.5" | python -m tests.slow_cases --interpreted
+    make test-triton PYTEST_ARGS="-n 2 --durations=0 --durations-min=0.5" | python -m tests.slow_cases --interpreted
+
+adds what that run found. (Slow tests are not among them, since some take the interpreter hours.)
 """
 
 from __future__ import annotations
@@ -45,9 +47,11 @@ _LINE = re.compile(r"\s*(\d+\.\d+)s (?:call|setup|teardown)\s+(tests/\S.*)$")
 
 def listed(*, interpreted: bool = False) -> frozenset[str]:
     """The ids of the cases that are left out by default, and in Triton's interpreter if `interpreted`."""
-    lists = (LIST, INTERPRETED) if interpreted else (LIST,)
-    lines = (line for path in lists for line in path.read_text().splitlines())
-    return frozenset(line for line in lines if line and not line.startswith("#"))
+    return _cases(LIST) | _cases(INTERPRETED) if interpreted else _cases(LIST)
+
+
+def _cases(path: Path) -> frozenset[str]:
+    return frozenset(line for line in path.read_text().splitlines() if line and not line.startswith("#"))
 
 
 def function_of(case: str) -> str:
@@ -71,10 +75,10 @@ def too_long(lines: Iterable[str], allowed: float = SECONDS) -> list[str]:
 
 
 def write(interpreted: bool, lines: Iterable[str]) -> None:
-    """Write a list anew from the lines of a run."""
+    """Writes the list of cases that are long by the lines of a run, or adds them to that of the interpreter."""
     head = "# Cases that are slow tests by what they take; `python -m tests.slow_cases` says how this list is made."
     if interpreted:
-        path, cases = INTERPRETED, sorted({*too_long(lines, INTERPRETED_SECONDS)} - listed())
+        path, cases = INTERPRETED, sorted({*too_long(lines, INTERPRETED_SECONDS), *_cases(INTERPRETED)})
     else:
         path, cases = LIST, too_long(lines)
     path.write_text("\n".join([head, *cases]) + "\n")

@@ -17,6 +17,7 @@ Returns 0, or 1 if scratch could not be allocated. Outputs may not overlap input
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from graphweave.codegen.arrays import Array
@@ -99,15 +100,9 @@ class _CppUnit:
         )  # fmt: skip
         self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
-        self.heap = [
-            stmt
-            for stmt in (*statements(kernel.body), *rearranged)
-            if isinstance(stmt, loop.Alloc | loop.TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
-        ]
         sums = sums_of(kernel, arrays).items()
         self.sums = {name: s for name, s in sums if by_rows(s.gram) or half_of(s.gram, arrays)}
-        in_place = {name for name, s in self.sums.items() if s.copy is not None}
-        self.heap = [a for a in self.heap if a.name not in in_place]
+        self.heap = self._too_large_for_the_stack((*statements(kernel.body), *rearranged))
         self.totals = [b for b in kernel.buffers if b.role is loop.Role.total and b.rows is None]
         self.in_blocks = [b for b in self.totals if self._has_blocks(b)]
         self.block_rows = self._block_rows(sum(alloc.shape[0] for alloc in packs))
@@ -129,6 +124,12 @@ class _CppUnit:
         self.counts_items = bool(self.streamed) and kernel.items is not None
         self.stored = [csr for csr in kernel.csrs if csr.positions is None]
         self.csrs = [self.names.derived(csr.name, "degree" if csr.positions else "indptr") for csr in kernel.csrs]
+
+    def _too_large_for_the_stack(self, stmts: Iterable[loop.Stmt]) -> list[loop.Alloc | loop.TileArray]:
+        """The arrays that need memory of their own; sums that are made in place need none."""
+        in_place = {name for name, s in self.sums.items() if s.copy is not None}
+        arrays = (s for s in stmts if isinstance(s, loop.Alloc | loop.TileArray) and s.name not in in_place)
+        return [array for array in arrays if self._local_bytes(array) > _STACK_LIMIT]
 
     def _local_bytes(self, stmt: loop.Alloc | loop.TileArray) -> int:
         rows = self.tiles[stmt.tile] if isinstance(stmt, loop.TileArray) else 1
